@@ -7,19 +7,17 @@ from pathlib import Path
 from types import ModuleType
 
 import yaml
+from gallery import FOLDER
 
 from flashgen.codegen import generate, load_module
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
-GALLERY = Path(__file__).parent.parent / "variants"
-NAMES = sorted(path.stem for path in GALLERY.glob("*.yaml"))
-
 
 @cache
 def dropping(name: str, p: float = 0.1) -> Variant:
     """A variant of the gallery whose attention drops weights, by this probability where nothing else is said."""
-    spec = yaml.safe_load((GALLERY / f"{name}.yaml").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return load({**spec, "name": f"{spec['name']}_dropout", "dropout": p})
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gallery import VARIANTS
 
 from flashgen.analysis.facts import Facts, facts_of
 from flashgen.codegen import render
 from flashgen.lang import bounds, log2
 from flashgen.spec import load
-
-GALLERY = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 
 
 def facts(**spec: Any) -> Facts:
@@ -21,7 +20,7 @@ def facts(**spec: Any) -> Facts:
 
 def named(fact: str) -> set[str]:
     """The variants of the gallery of which it is true."""
-    return {name for name, variant in GALLERY.items() if getattr(facts_of(variant), fact)}
+    return {name for name, variant in VARIANTS.items() if getattr(facts_of(variant), fact)}
 
 
 def test_all_that_ask_of_a_spec_get_the_same_facts() -> None:
@@ -102,8 +101,8 @@ def test_slopes_that_differ_from_pair_to_pair() -> None:
 
 
 def test_where_learned_inputs_are_read() -> None:
-    assert [each.site.gather.input for each in facts_of(GALLERY["relative_bias"]).placements] == ["rel"]
-    assert facts_of(GALLERY["causal"]).placements == ()
+    assert [each.site.gather.input for each in facts_of(VARIANTS["relative_bias"]).placements] == ["rel"]
+    assert facts_of(VARIANTS["causal"]).placements == ()
 
 
 def test_a_mask_of_positions_alone() -> None:

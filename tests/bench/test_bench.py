@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 from torch.nn.attention.flex_attention import create_mask
 
 from flashgen.bench import Bench, Session
@@ -210,7 +211,7 @@ def test_the_backward_pass_counts_two_and_a_half_times_the_work() -> None:
 
 
 def test_a_pass_runs_what_its_name_says_on_what_is_learned() -> None:
-    variant = load(Path(__file__).parents[2] / "variants/relative_bias.yaml")
+    variant = VARIANTS["relative_bias"]
     call = trainable(variant, make_inputs(variant, PROBLEM))
     assert leaves(variant, call) == ("q", "k", "v", "rel")
     forwards = 0
@@ -234,7 +235,7 @@ def test_a_pass_runs_what_its_name_says_on_what_is_learned() -> None:
 
 
 def test_a_compiled_backward_pass_runs_many_times_even_if_it_was_compiled_for_one() -> None:
-    variant = load(Path(__file__).parents[2] / "variants/full.yaml")
+    variant = VARIANTS["full"]
     problem = replace(PROBLEM, kv_heads=PROBLEM.heads)
     call = trainable(variant, make_inputs(variant, problem))
 
@@ -249,7 +250,7 @@ def test_a_compiled_backward_pass_runs_many_times_even_if_it_was_compiled_for_on
 
 
 def test_slopes_with_a_default_are_not_learned_in_a_benchmark() -> None:
-    variant = load(Path(__file__).parents[2] / "variants/alibi.yaml")
+    variant = VARIANTS["alibi"]
     call = trainable(variant, make_inputs(variant, PROBLEM))
     assert leaves(variant, call) == ("q", "k", "v")
     assert call.q.requires_grad and not call.inputs["slopes"].requires_grad
@@ -288,18 +289,16 @@ def test_torch_attention_takes_part_only_where_it_computes_the_variant(
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "variants").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_flex_attention_gets_the_variant_itself(path: Path, gallery_module: Callable[[str], ModuleType]) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_flex_attention_gets_the_variant_itself(name: str, gallery_module: Callable[[str], ModuleType]) -> None:
     """The rendered score and mask in FlexAttention give what the reference gives; density is that of the mask."""
-    variant = load(path)
+    variant = VARIANTS[name]
     call = make_inputs(variant, PROBLEM)
     pairwise = make(variant, {name: getattr(PROBLEM, name) for name in SIZES}, call.keywords)
     mask = create_mask(pairwise.mask, PROBLEM.batch, PROBLEM.heads, PROBLEM.q_len, PROBLEM.kv_len, device="cpu")
     assert density(pairwise, PROBLEM, "cpu") == pytest.approx(mask.double().mean().item(), rel=1e-12)
     out = flex_attention(variant, PROBLEM, call, pairwise, compiled=False)()
-    reference = gallery_module(path.stem).reference(call.q, call.k, call.v, **call.keywords)
+    reference = gallery_module(name).reference(call.q, call.k, call.v, **call.keywords)
     torch.testing.assert_close(out, reference, rtol=1e-4, atol=1e-5)
 
 
@@ -310,7 +309,7 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
         ("document", {"torch flash": "has no such mask"}),
     ):
         variant, problem = (
-            load(Path(__file__).parents[2] / f"variants/{spec}.yaml"),
+            VARIANTS[spec],
             Problem(1, 2, 2, 40, 40, 16, 16, "float32"),
         )
         call = make_inputs(variant, problem)
@@ -332,7 +331,7 @@ def test_flex_attention_gets_smaller_kernels_where_its_own_do_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As torch fails on a GPU with little shared memory; `fits` are the first options that do not."""
-    variant, problem = load(Path(__file__).parents[2] / "variants/full.yaml"), Problem(1, 2, 2, 8, 8, 16, 16, "float32")
+    variant, problem = VARIANTS["full"], Problem(1, 2, 2, 8, 8, 16, 16, "float32")
     call = trainable(variant, make_inputs(variant, problem))
     tried: list[dict[str, int]] = []
 

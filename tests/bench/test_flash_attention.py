@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.bench.flash_attention import dense, options_of, packed
 from flashgen.bench.installed import Unavailable
@@ -19,7 +19,6 @@ from flashgen.problems.packed import ends_of
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 PROBLEM = Problem(2, 4, 2, 40, 40, 16, 16, "float32")
 
 
@@ -59,7 +58,7 @@ def test_what_it_has_not_is_said(spec: dict[str, Any], why: str) -> None:
 def test_where_it_is_not_installed_it_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
     with pytest.raises(Unavailable, match="is not installed"):
-        dense(load(VARIANTS / "causal.yaml"), PROBLEM)
+        dense(VARIANTS["causal"], PROBLEM)
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "sliding_window", "softcap"])
@@ -91,7 +90,7 @@ def test_its_calls_compute_the_variant(
 
     stand_in = SimpleNamespace(flash_attn_func=of_batch, flash_attn_varlen_func=of_sequences)
     monkeypatch.setitem(sys.modules, "flash_attn.cute", stand_in)
-    variant, module = load(VARIANTS / f"{name}.yaml"), gallery_module(name)
+    variant, module = VARIANTS[name], gallery_module(name)
     call = make_inputs(variant, PROBLEM)
     expected = module.reference(call.q, call.k, call.v)
     torch.testing.assert_close(dense(variant, PROBLEM)(call.q, call.k, call.v), expected)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.bench import Bench, packed
 from flashgen.bench.candidates import FLASHGEN, FLEX
@@ -30,9 +30,7 @@ from flashgen.bench.rows import Case, Row
 from flashgen.bench.run import Prepared
 from flashgen.bench.serving_peers import FLASH_ATTENTION
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 PROBLEM = Problem(4, 4, 2, 40, 40, 16, 16, "float32", "varlen", min_len=5)
 CASE = Case("causal", "", "", PROBLEM, "a GPU", "", "")
 Gallery = Callable[[str], ModuleType]
@@ -41,7 +39,7 @@ Gallery = Callable[[str], ModuleType]
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", ["full", "causal", "document", "alibi", "relative_bias", "sink"])
 def test_flex_attention_gets_the_variant_sequence_by_sequence(name: str, gallery_module: Gallery) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     batch = make_batch(variant, PROBLEM, "cpu", False)
     out = gallery_module(name).attention_varlen(*batch.arguments, **batch.call.keywords)
     torch.testing.assert_close(flex_packed(variant, batch, compiled=False)(), out, rtol=1e-4, atol=1e-5)
@@ -69,7 +67,7 @@ def test_who_computes_the_variant_is_timed_and_others_say_why_not(
         raise Unavailable("is not installed")
 
     monkeypatch.setattr(packed, "imported", imported)
-    variant, case = load(VARIANTS / "causal.yaml"), replace(CASE, step=step)
+    variant, case = VARIANTS["causal"], replace(CASE, step=step)
     names = [name for name in PACKED_CANDIDATES if name not in (FLEX, DENSE)]
     found = prepare_packed(variant, gallery_module("causal"), case, names, "cpu")
     assert set(found.ready) == {*names} - {TORCH, FLASH_ATTENTION_4}
@@ -80,9 +78,7 @@ def test_who_computes_the_variant_is_timed_and_others_say_why_not(
 
 
 def test_others_take_part_only_where_they_compute_the_variant(gallery_module: Gallery) -> None:
-    found = prepare_packed(
-        load(VARIANTS / "alibi.yaml"), gallery_module("alibi"), CASE, [FLASHGEN, TORCH, FLASH_ATTENTION], "cpu"
-    )
+    found = prepare_packed(VARIANTS["alibi"], gallery_module("alibi"), CASE, [FLASHGEN, TORCH, FLASH_ATTENTION], "cpu")
     assert set(found.ready) == {FLASHGEN}
     assert set(found.notes.values()) == {"does not modify scores"}
 
@@ -107,14 +103,14 @@ def test_dense_sequences_of_as_many_tokens_are_timed_in_the_same_rounds(
     monkeypatch.setattr(packed, "measure", timed)
     monkeypatch.setattr(packed, "cuda_timer", lambda: None)
     bench = Bench.choose(None, None, 3, None, PACKED_CANDIDATES)
-    rows = measure_packed(load(VARIANTS / "causal.yaml"), gallery_module("causal"), case, bench)
+    rows = measure_packed(VARIANTS["causal"], gallery_module("causal"), case, bench)
     assert rounds == [[usual, dense]]
     # All of one case: a file that is resumed has them together.
     assert {row.case for row in rows} == {case}
     assert {row.candidate for row in rows} == set(bench.candidates_of(FORWARD))
     assert [row.note for row in rows if row.candidate == DENSE] == [str(dense)]
     bench = Bench.choose([FLEX], None, 3, None, PACKED_CANDIDATES)
-    assert {row.candidate for row in measure_packed(load(VARIANTS / "causal.yaml"), None, case, bench)} == {
+    assert {row.candidate for row in measure_packed(VARIANTS["causal"], None, case, bench)} == {
         FLASHGEN,
         FLEX,
     }

@@ -8,15 +8,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gallery import VARIANTS
 
 from flashgen.bench import serving_rows
 from flashgen.bench.serving_peers import PEERS
 from flashgen.bench.serving_rows import ServingRow, ServingRows, measure
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
-CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
+CAUSAL = VARIANTS["causal"]
 DECODE = Problem(1, 4, 2, 1, 600, 16, 16, "float32", "decode")
 PAGED = Problem(2, 4, 2, 1, 100, 16, 16, "float32", "paged", 16)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 from covering import covering, two_of_three
+from gallery import VARIANTS
 from offline_compiler import Compile
 from packaging.version import Version
 
@@ -28,7 +29,6 @@ from flashgen.runtime.registry import kernel_of
 from flashgen.spec import load
 from flashgen.tuning.space import search_space
 
-VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 MASKS = {
     "below": "k <= q",
     "above": "k >= q",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import triton
 from covering import covering, two_of_three
+from gallery import VARIANTS
 from offline_compiler import Compile
 from packaging.version import Version
 
@@ -15,10 +16,8 @@ from flashgen.runtime import Config, default_backward_q_config, default_schedule
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.spec import load
 from flashgen.tuning.space import search_space
 
-VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Bytes of the registers that wait for the roles to part: of one to four, of six with newer Tritons.
 FEW = 16 if Version(triton.__version__) < Version("3.7") else 24
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton
+from gallery import VARIANTS
 from hard_specs import SPECS
 from packaging.version import Version
 
@@ -19,7 +20,6 @@ from flashgen.runtime.kernels.decode import DECODE_KERNEL
 from flashgen.runtime.records import Bucket
 from flashgen.spec import load
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 # A GPU here, the others with the matrix.
 TARGETS = [
     "sm_90",
@@ -43,7 +43,7 @@ def test_it_compiles_within_what_a_gpu_has(
 ) -> None:
     if (name, target) == ("block_sparse", "gfx942") and Version(triton.__version__) >= Version("3.9"):
         pytest.xfail("Triton 3.9 refuses to keep a mask of bits in shared memory, as its pipeline for AMD has it")
-    path = generate(load(VARIANTS / f"{name}.yaml"), tmp_path)
+    path = generate(VARIANTS[name], tmp_path)
     config = DECODE_KERNEL.default("", target, dtype, dim, dim)
     # As many rows as a query of a group of 4 or of 8 has.
     config = config.but(BM=16)
@@ -60,7 +60,7 @@ def test_as_many_programs_run_at_once_as_splits_are_made_for(
     compiled: Callable[..., object], cache: str, kind: str, dim: int, tmp_path: Path
 ) -> None:
     """The shared memory that splits reckon with is that of the compiled kernel."""
-    path = generate(load(VARIANTS / "full.yaml"), tmp_path)
+    path = generate(VARIANTS["full"], tmp_path)
     bucket = Bucket.of(32, 4, 1, 8192, 16, cache)
     config = default_decode_paged_config("sm_90", "bfloat16", dim, dim, bucket).but(BM=16)
     types = {"k_ptr": kind, "v_ptr": kind, "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"} if cache else {}
@@ -78,7 +78,7 @@ def test_as_many_programs_run_at_once_as_splits_are_made_for(
 def test_what_suits_a_cache_and_many_rows_fits_a_gpu(
     compiled: Callable[..., object], cache: str, q_len: int, target: str, tmp_path: Path
 ) -> None:
-    path = generate(load(VARIANTS / "causal.yaml"), tmp_path)
+    path = generate(VARIANTS["causal"], tmp_path)
     chosen = default_decode_paged_config(target, "bfloat16", 128, 128, Bucket.of(32, 4, q_len, 8192, 16, cache))
     config = chosen.but(BM=row_tile(chosen, 4 * q_len))
     types = {"k_ptr": "*i8", "v_ptr": "*i8", "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"} if cache else {}
@@ -96,7 +96,7 @@ def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
     compiled: Callable[..., object], name: str, dim: int, target: str, tmp_path: Path
 ) -> None:
     """Of a tile of rows of several heads, what each head has for a key is read for each pair."""
-    variant = load(SPECS[name] if name in SPECS else VARIANTS / f"{name}.yaml")
+    variant = load(SPECS[name]) if name in SPECS else VARIANTS[name]
     path = generate(variant, tmp_path)
     for kernel, types in (("decode", {}), ("decode_paged", {"cu_seqlens_q_ptr": "*i32"})):
         chosen = default_of(variant, kernel)(target, "bfloat16", dim, dim, Bucket.of(32, 4, 512, 8192, 16))
@@ -109,7 +109,7 @@ def test_what_is_read_for_each_pair_has_its_place_in_shared_memory(
 def test_tiles_for_many_keys_of_narrow_heads_fit_and_read_all_of_them_ahead(
     compiled: Callable[..., object], name: str, tmp_path: Path
 ) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     few, many = (Bucket.of(1024, 8, 1, kv_len) for kv_len in (512, 8192))
     default = default_of(variant, "decode")
     assert default("sm_90", "bfloat16", 64, 64, few) == default("sm_90", "bfloat16", 64, 64)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gallery import VARIANTS
 
 from flashgen.codegen import identity, render
 from flashgen.codegen.digests import kernel_digests
@@ -53,7 +54,7 @@ def test_the_path_and_the_prose_of_a_spec_change_none() -> None:
 
 
 def test_the_gallery_says_its_own(repository: Path) -> None:
-    variant = load(repository / "variants" / "causal.yaml")
+    variant = VARIANTS["causal"]
     text = (repository / "generated" / "causal" / "__init__.py").read_text()
     assert all(digest in text for digest in identity(variant).templates.values())
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import triton
+from gallery import VARIANTS
 from hard_specs import SPECS
 
 from flashgen.codegen import generate
@@ -16,7 +17,6 @@ from flashgen.spec import load
 if TYPE_CHECKING:
     from offline_compiler import Compile
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 TYPES = {name: "*i32" if name.endswith("_ptr") else "i32" for name in NO_PAGES}
 # Bytes a thread: of values that wait for the roles to part, or where two consumers have 8 registers less for rows of
 # 256 columns or biases. Newer Tritons spill more.
@@ -27,7 +27,7 @@ def assert_compiles(
     name: str, dims: tuple[int, int], block_size: int, folder: Path, compiled: Compile, dtype: str = "bfloat16",
     spills: int = SPILLS,
 ) -> None:  # fmt: skip
-    place = generate(load(VARIANTS / f"{name}.yaml"), folder)
+    place = generate(VARIANTS[name], folder)
     config = FORWARD_SM90_KERNEL.default("", "sm_90", dtype, *dims)
     paged = {"BLOCK_SIZE": block_size, "total_k": None}
     found = compiled(place, "forward", "sm_90", dtype, *dims, config, True, (), False, False, TYPES, paged, True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import triton
 from covering import covering, two_of_three
+from gallery import VARIANTS
 from offline_compiler import Compile
 from packages import files_of, whole
 
@@ -24,7 +25,6 @@ from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.space import search_space
 
-VARIANTS = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Bytes a thread for registers that wait for the roles to part, or for a tile of queries to end, with Triton 3.6; masks
 # and scores that gather need more. At 256 the output takes half of all registers while the next tile begins. Newer
 # Tritons spill more: with three consumers, and what the producer remembers of V.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import triton
+from gallery import NAMES, VARIANTS
 from offline_compiler import Compile
 from packages import change
 
@@ -25,7 +26,6 @@ from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.worker import Worker
 
-VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
 HEAD_DIMS = (64, 128)
 # Bytes a thread: a tenth of its 255 registers of 4 bytes; more where a mixed tile reads its mask, or each its bias,
@@ -61,18 +61,18 @@ LAUNCHED = [
 
 # Each variant once, each target at least twice, both head dims and two kernels for each target.
 SOME = [
-    (path, TARGETS[place % 7], HEAD_DIMS[(place // 7) % 2], FAMILIES[place % 3])
-    for path, place in zip([*VARIANTS, VARIANTS[0]], range(14), strict=True)
+    (name, TARGETS[place % 7], HEAD_DIMS[(place // 7) % 2], FAMILIES[place % 3])
+    for name, place in zip([*NAMES, NAMES[0]], range(14), strict=True)
 ]
 # Of what takes the same way through the compiler each variant has one in turn; the Hopper kernels have tests of theirs.
 ALIKE = ("sm_80", "sm_86", "sm_89", "sm_120")
 APART = ("sm_100", "gfx942")
 
 
-def some_of(path: Path, targets: Sequence[str], dtype: str, head_dims: tuple[int, ...]) -> tuple[Variant, list[Job]]:
+def some_of(name: str, targets: Sequence[str], dtype: str, head_dims: tuple[int, ...]) -> tuple[Variant, list[Job]]:
     """A job for each target, with a kernel and a head dim in turn, in the built-in configs."""
-    variant = replace(load(path), dtypes=(dtype,), head_dims=head_dims)
-    turn = VARIANTS.index(path)
+    variant = replace(VARIANTS[name], dtypes=(dtype,), head_dims=head_dims)
+    turn = NAMES.index(name)
     wanted = {
         (target, FAMILIES[(turn + place) % 3], head_dims[(turn // 3 + place) % len(head_dims)])
         for place, target in enumerate(targets)
@@ -98,22 +98,22 @@ def fits(found: Resources, target: str) -> None:
     assert found.lost_negations == 0
 
 
-@pytest.mark.parametrize(("path", "target", "head_dim", "kernel"), SOME, ids=lambda x: getattr(x, "stem", x))
+@pytest.mark.parametrize(("name", "target", "head_dim", "kernel"), SOME, ids=str)
 def test_a_variant_for_a_target(
-    path: Path, target: str, head_dim: int, kernel: str, tmp_path: Path, compiled: Compile
+    name: str, target: str, head_dim: int, kernel: str, tmp_path: Path, compiled: Compile
 ) -> None:
-    variant = replace(load(path), dtypes=("bfloat16",), head_dims=(head_dim,))
+    variant = replace(VARIANTS[name], dtypes=("bfloat16",), head_dims=(head_dim,))
     (job,) = (job for job in jobs_for(variant, [target]) if job.kernel == kernel)
     all_fit(variant, [job], tmp_path, compiled)
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_each_variant_for_targets_of_each_kind(path: Path, tmp_path: Path, compiled: Compile) -> None:
-    turn = VARIANTS.index(path)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_variant_for_targets_of_each_kind(name: str, tmp_path: Path, compiled: Compile) -> None:
+    turn = NAMES.index(name)
     targets = ALIKE[turn % len(ALIKE)], APART[turn % len(APART)]
-    found = all_fit(*some_of(path, targets, "bfloat16", HEAD_DIMS), tmp_path, compiled)
-    limit = FEW_SPILLS.get(path.stem, A_TENTH)
+    found = all_fit(*some_of(name, targets, "bfloat16", HEAD_DIMS), tmp_path, compiled)
+    limit = FEW_SPILLS.get(name, A_TENTH)
     judged = [(job, each.spills) for job, each in found if (job.kernel, job.target, job.head_dim) not in FASTEST]
     assert [(job, spills) for job, spills in judged if (spills or 0) > limit] == []
 
@@ -121,8 +121,7 @@ def test_each_variant_for_targets_of_each_kind(path: Path, tmp_path: Path, compi
 @pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "targets"), [("float16", TARGETS[1::2]), ("float32", TARGETS[::2])])
 def test_other_dtypes_and_head_dims(dtype: str, targets: Sequence[str], tmp_path: Path, compiled: Compile) -> None:
-    path = next(path for path in VARIANTS if path.stem == "gemma2")
-    all_fit(*some_of(path, targets, dtype, (16, 80, 256)), tmp_path, compiled)
+    all_fit(*some_of("gemma2", targets, dtype, (16, 80, 256)), tmp_path, compiled)
 
 
 @pytest.mark.parametrize("along", ["q", "k"])
@@ -224,7 +223,7 @@ def test_what_triton_has_in_its_cache_takes_what_it_took_when_it_was_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    relative_bias = load(next(path for path in VARIANTS if path.stem == "relative_bias"))
+    relative_bias = VARIANTS["relative_bias"]
     # One that spills: how many bytes depends on the assembler's flags.
     job = Job("sm_100", "forward", "bfloat16", 64, 64, Config(64, 64, 4, 3))
     with Worker("flashgen.compiling:compiler", str(generate(relative_bias, tmp_path))) as worker:
@@ -235,7 +234,7 @@ def test_what_triton_has_in_its_cache_takes_what_it_took_when_it_was_compiled(
 
 @pytest.mark.parametrize("name", ["document", "block_sparse", "relative_bias"])
 def test_what_is_compiled_is_what_a_call_asks_for(name: str, tmp_path: Path) -> None:
-    variant = load(next(path for path in VARIANTS if path.stem == name))
+    variant = VARIANTS[name]
     path = str(generate(variant, tmp_path))
     with Worker("launch_keys:make", path, variant) as worker:
         for kernel, config, problem in LAUNCHED:
@@ -257,7 +256,7 @@ REHEARSED = [
 
 @pytest.mark.parametrize("name", ["causal", "document"])
 def test_a_rehearsal_notes_what_the_calls_ask_for(name: str, tmp_path: Path) -> None:
-    variant = load(next(path for path in VARIANTS if path.stem == name))
+    variant = VARIANTS[name]
     with Worker("launch_keys:rehearse", str(generate(variant, tmp_path)), variant) as worker:
         for request in REHEARSED:
             rehearsed, made, asked = worker.ask(request, 120.0)

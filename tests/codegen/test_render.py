@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from expression_strategies import expressions
+from gallery import VARIANTS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packages import whole
@@ -29,7 +30,6 @@ from flashgen.runtime import Config
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
 
-VARIANTS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Config(32, 32, 4, 1)
 
@@ -37,7 +37,7 @@ SMALL = Config(32, 32, 4, 1)
 @cache
 def files_of(name: str) -> dict[str, str]:
     """The files of a gallery variant, rendered once."""
-    return render(load(VARIANTS[name]))
+    return render(VARIANTS[name])
 
 
 def text_of(name: str) -> str:
@@ -89,7 +89,7 @@ def test_no_argument_is_unused(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_file_says_what_it_is(name: str) -> None:
-    variant, files = load(VARIANTS[name]), files_of(name)
+    variant, files = VARIANTS[name], files_of(name)
     documentation = {file: ast.get_docstring(ast.parse(text)) or "" for file, text in files.items()}
     assert all(f"flashgen build {variant.source}" in each for each in documentation.values())
     first = documentation.pop("__init__.py")
@@ -138,7 +138,7 @@ def test_an_unmasked_file_has_one_loop_and_no_mask() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_only_a_scheduled_file_classifies_tiles(name: str) -> None:
-    scheduled = uses_schedule(load(VARIANTS[name]))
+    scheduled = uses_schedule(VARIANTS[name])
     assert ("_classify" in text_of(name)) == ("def plan(" in text_of(name)) == scheduled
 
 

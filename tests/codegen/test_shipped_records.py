@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from gallery import NAMES
 
 from flashgen.codegen import load_module
 from flashgen.runtime import gpus
@@ -19,7 +20,6 @@ from flashgen.tuning.workloads import problems, workloads
 
 REPOSITORY = Path(__file__).parents[2]
 GENERATED = REPOSITORY / "generated"
-GALLERY = sorted((REPOSITORY / "variants").glob("*.yaml"))
 TABLES = sorted(GENERATED.glob("*/tuned/*.json"))
 # What is tuned together, by form of call and dtype: as the spec says, or as the documentation does.
 Form = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
@@ -27,7 +27,7 @@ DENSE: Form = (None, None)
 SERVING: Form = (("decode", "paged", "varlen"), ("bfloat16",))
 SERVED = ("alibi", "causal", "gemma2", "sink", "sliding_window", "softcap")
 SHIPPED: dict[str, tuple[Form, tuple[str, ...]]] = {
-    "nvidia-h200": (DENSE, tuple(path.stem for path in GALLERY)),
+    "nvidia-h200": (DENSE, tuple(NAMES)),
     "nvidia-h100-80gb-hbm3": (SERVING, SERVED),
 }
 

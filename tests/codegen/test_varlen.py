@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dropping import dropping
+from gallery import NAMES, VARIANTS
 
 from flashgen.codegen import generate, render
 from flashgen.runtime.registry import REGISTRY, kernels_of
-from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:
     from offline_compiler import Compile
 
-VARIANTS = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 FAMILIES = ("forward", "backward_q", "backward_kv", "backward_inputs")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942"])
-@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_each_variant_compiles(path: Path, target: str, tmp_path: Path, compiled: Compile) -> None:
-    compile_all(load(path), target, (128, 128), tmp_path, compiled)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_variant_compiles(name: str, target: str, tmp_path: Path, compiled: Compile) -> None:
+    compile_all(VARIANTS[name], target, (128, 128), tmp_path, compiled)
 
 
 @pytest.mark.matrix
@@ -57,10 +56,10 @@ def compile_all(
             assert kernel.backend == "portable" or not found.serialized_wgmma, kernel.name
 
 
-@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_kernels_that_serve_dense_sequences_alone_say_nothing_of_packed_ones(path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_that_serve_dense_sequences_alone_say_nothing_of_packed_ones(name: str) -> None:
     alone = [f"{kernel.name}.py" for kernel in REGISTRY if kernel.mode == "dense" and not kernel.packs]
-    texts = render(load(path))
+    texts = render(VARIANTS[name])
     for name in alone:
         if text := texts.get(name):
             assert "cu_seqlens" not in text, name

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen import build
 from flashgen.codegen import scheduled_kernels
@@ -21,7 +22,6 @@ from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 
-GALLERY = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 DIMS = ((64, 64), (128, 128), (96, 80), (128, 64), (40, 128))
 # Lengths of queries and keys, both ways; grouped heads.
 SHAPES = ((300, 300), (1, 200), (129, 1000), (700, 130))
@@ -35,7 +35,7 @@ def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool = False) -> l
     return [config for config in search_space(task).configs if config.backend == "hopper"]
 
 
-@pytest.mark.parametrize(("name", "dims"), list(product(GALLERY, DIMS)), ids=str)
+@pytest.mark.parametrize(("name", "dims"), list(product(VARIANTS, DIMS)), ids=str)
 def test_every_variant_and_head_dim(
     gallery_module: Callable[[str], ModuleType], name: str, dims: tuple[int, int]
 ) -> None:
@@ -43,21 +43,21 @@ def test_every_variant_and_head_dim(
     config = next(c for c in hopper_configs(*dims) if c.fuse_dq == 1)
     for q_len, kv_len in SHAPES:
         case = Case("hopper", Problem(2, 4, 2, q_len, kv_len, *dims, dtype), backward=Backward(kv=config))
-        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
         assert result.ok, f"{q_len} x {kv_len}: {result}"
 
 
 @pytest.mark.parametrize(("name", "dim"), list(product(("full", "alibi", "document"), (64, 128))), ids=str)
 def test_every_config(gallery_module: Callable[[str], ModuleType], name: str, dim: int) -> None:
-    for config in hopper_configs(dim, dim, "backward_kv" in scheduled_kernels(GALLERY[name])):
+    for config in hopper_configs(dim, dim, "backward_kv" in scheduled_kernels(VARIANTS[name])):
         case = Case("config", Problem(1, 6, 3, 777, 901, dim, dim, "bfloat16"), backward=Backward(kv=config))
-        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
         assert result.ok, f"{config}: {result}"
 
 
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_dk_and_dv_are_the_same_on_every_run(gallery_module: Callable[[str], ModuleType], name: str) -> None:
-    call = make_inputs(GALLERY[name], Problem(1, 8, 4, 2001, 2001, 128, 128, "bfloat16"), "cuda")
+    call = make_inputs(VARIANTS[name], Problem(1, 8, 4, 2001, 2001, 128, 128, "bfloat16"), "cuda")
     leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v)]
     out = gallery_module(name).attention(*leaves, **call.keywords)
     d_out = torch.randn_like(out)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.spec import load
 from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 
-GALLERY = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Powers of two, sums of two, and one narrow side.
 DIMS = ((192, 192), (192, 128), (160, 256), (136, 80), (256, 64), (40, 256))
 # Lengths of queries and keys, both ways; grouped heads.
@@ -33,12 +31,12 @@ def hopper_configs(head_dim: int, v_head_dim: int) -> list[Config]:
     return [config for config in search_space(task).configs if config.backend == "hopper"]
 
 
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     (config,) = hopper_configs(256, 256)
     for q_len, kv_len in SHAPES:
         case = Case("wide", Problem(2, 4, 2, q_len, kv_len, 256, 256, "bfloat16"), backward=Backward(kv=config))
-        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
         assert result.ok, f"{q_len} x {kv_len}: {result}"
 
 
@@ -52,16 +50,16 @@ def test_every_head_dim_and_config(
         for q_len, kv_len in SHAPES:
             problem = Problem(1, 6, 3, q_len, kv_len, *dims, dtype)
             case = Case("wide", problem, layout="bshd", backward=Backward("transposed", kv=config))
-            result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+            result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
             assert result.ok, f"{config}, {q_len} x {kv_len}: {result}"
 
 
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("dims", [(256, 256), (192, 128)], ids=str)
 def test_gradients_are_the_same_on_every_run(
     gallery_module: Callable[[str], ModuleType], name: str, dims: tuple[int, int]
 ) -> None:
-    call = make_inputs(GALLERY[name], Problem(1, 8, 4, 2001, 2001, *dims, "bfloat16"), "cuda")
+    call = make_inputs(VARIANTS[name], Problem(1, 8, 4, 2001, 2001, *dims, "bfloat16"), "cuda")
     leaves = [tensor.requires_grad_() for tensor in (call.q, call.k, call.v)]
     out = gallery_module(name).attention(*leaves, **call.keywords)
     d_out = torch.randn_like(out)

@@ -12,24 +12,23 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.codegen import generate
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 
-GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
 PROBLEM = Problem(2, 4, 2, 500, 700, 64, 64, "bfloat16")
 
-pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)]
+pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("name", NAMES)]
 
 
 def answer(module: ModuleType, call: Call) -> torch.Tensor:
     return module.attention(call.q, call.k, call.v, **call.keywords)
 
 
-def test_a_cuda_graph_replays_on_new_values(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
-    module, variant = gallery_module(path.stem), load(path)
+def test_a_cuda_graph_replays_on_new_values(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    module, variant = gallery_module(name), VARIANTS[name]
     call, other = (make_inputs(variant, PROBLEM, "cuda", seed=seed) for seed in (0, 12))
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -45,8 +44,8 @@ def test_a_cuda_graph_replays_on_new_values(gallery_module: Callable[[str], Modu
     assert torch.equal(out, answer(module, call))
 
 
-def test_attention_never_waits_for_the_gpu(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
-    module, variant = gallery_module(path.stem), load(path)
+def test_attention_never_waits_for_the_gpu(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    module, variant = gallery_module(name), VARIANTS[name]
     call = make_inputs(variant, PROBLEM, "cuda")
     answer(module, call)
     torch.cuda.set_sync_debug_mode("error")
@@ -56,10 +55,10 @@ def test_attention_never_waits_for_the_gpu(gallery_module: Callable[[str], Modul
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_torch_compile_takes_it_whole(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+def test_torch_compile_takes_it_whole(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     # Each variant is a recompilation of the same function, of which torch allows a few only.
     torch.compiler.reset()
-    module, variant = gallery_module(path.stem), load(path)
+    module, variant = gallery_module(name), VARIANTS[name]
     call = make_inputs(variant, PROBLEM, "cuda")
 
     def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -85,8 +84,8 @@ print(json.dumps([importing, time.perf_counter() - start]))
 """
 
 
-def test_the_first_call_of_a_process_is_quick(tmp_path: Path, path: Path) -> None:
-    variant = load(path)
+def test_the_first_call_of_a_process_is_quick(tmp_path: Path, name: str) -> None:
+    variant = VARIANTS[name]
     if any(tensor.default is None for tensor in variant.inputs):
         pytest.skip("its inputs are not part of what is timed")
     generate(variant, tmp_path)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.codegen import uses_schedule
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.registry import FAMILIES
-from flashgen.spec import load
 from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 
-FOLDER = Path(__file__).parent.parent.parent / "variants"
 # Between them: no mask, one bound, two, a schedule, a table of pairs, a cap.
 NAMES = ("full", "causal", "sliding_window", "document", "relative_bias", "softcap")
-VARIANTS = {name: load(FOLDER / f"{name}.yaml") for name in NAMES}
 PROBLEMS = (Problem(1, 2, 2, 256, 256, 64, 64, "bfloat16"), Problem(1, 4, 2, 201, 333, 64, 64, "bfloat16"))
 AT_ONCE = 8
 

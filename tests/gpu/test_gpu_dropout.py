@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from dropping import NAMES, dropping, dropping_module
+from dropping import dropping, dropping_module
+from gallery import NAMES
 from torch.utils.checkpoint import checkpoint
 
 from flashgen.bench.dropout import BOTH, passes

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import VARIANTS
 from hard_specs import SPECS
 
 from flashgen.codegen import generate, load_module
@@ -20,9 +21,8 @@ from flashgen.spec import load
 from flashgen.verify.paged import judge_batch
 from flashgen.verify.poison import poisoned
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = ["causal", "alibi", "sliding_window", "softcap", "gemma2", "sink"]
-OTHERS = sorted({path.stem for path in VARIANTS.glob("*.yaml")} - {*NAMES})
+SERVED = ["causal", "alibi", "sliding_window", "softcap", "gemma2", "sink"]
+OTHERS = sorted({*VARIANTS} - {*SERVED})
 Q_LENS = (1, 17, 100, 512, 700, 65, 128)
 KV_LENS = (3000, 17, 1500, 512, 2999, 0, 2048)
 DIMS = [(64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (80, 128), (192, 192)]
@@ -51,7 +51,7 @@ def drawn(**how: Any) -> Batch:
 
 
 def assert_proven(module: ModuleType, name: str, batch: Batch, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     own = dense_inputs(variant, batch)
     keywords = packed_keywords(variant, batch, own)
     with poisoned():
@@ -69,7 +69,7 @@ def test_one_sequence_of_whole_tiles(gallery_module: Gallery, extended: list[int
 
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SERVED)
 def test_mixed_batches(
     gallery_module: Gallery, extended: list[int], name: str, dtype: torch.dtype, dims: tuple[int, int]
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_sequence_has_the_same_bits_in_every_batch(gallery_module: Gallery, na
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "full"])
 def test_a_graph_replays_on_other_lengths(gallery_module: Gallery, name: str, planned: bool) -> None:
     """Which kernel has a sequence is decided on the device: no step waits, and a graph follows."""
-    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    module, variant = gallery_module(name), VARIANTS[name]
     batch = drawn(kv_lens=(3000, 2000, 4000), q_lens=(600, 3, 97), head_dim=64, v_head_dim=64)
     own = dense_inputs(variant, batch)
     keywords = packed_keywords(variant, batch, own)

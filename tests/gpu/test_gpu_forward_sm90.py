@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.codegen import uses_schedule
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.spec import load
 from flashgen.tuning.space import search_space
 from flashgen.verify import Case, run_case
 
-GALLERY = {path.stem: load(path) for path in sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))}
 # Head dimensions of q and v: powers of two, sums of two of them, and such as are padded.
 DIMS = ((64, 64), (128, 128), (256, 256), (96, 96), (192, 128), (40, 72), (128, 64))
 # Lengths of queries and keys, both ways; grouped heads.
@@ -32,11 +30,11 @@ def hopper_configs(head_dim: int, v_head_dim: int, scheduled: bool) -> list[Conf
     return [config for config in search_space(task).configs if config.backend == "hopper"]
 
 
-@pytest.mark.parametrize(("name", "dims"), list(product(GALLERY, DIMS)), ids=str)
+@pytest.mark.parametrize(("name", "dims"), list(product(VARIANTS, DIMS)), ids=str)
 def test_every_variant_and_head_dim(
     gallery_module: Callable[[str], ModuleType], name: str, dims: tuple[int, int]
 ) -> None:
-    variant, dtype = GALLERY[name], "float16" if dims[0] == 96 else "bfloat16"
+    variant, dtype = VARIANTS[name], "float16" if dims[0] == 96 else "bfloat16"
     config = hopper_configs(*dims, uses_schedule(variant))[0]
     for q_len, kv_len in SHAPES:
         case = Case("hopper", Problem(2, 4, 2, q_len, kv_len, *dims, dtype), config, return_max=True)
@@ -48,26 +46,26 @@ def test_every_variant_and_head_dim(
     ("name", "dim"), list(product(("full", "causal", "sliding_window", "document"), (64, 128, 256))), ids=str
 )
 def test_every_config(gallery_module: Callable[[str], ModuleType], name: str, dim: int) -> None:
-    variant = GALLERY[name]
+    variant = VARIANTS[name]
     for config in hopper_configs(dim, dim, uses_schedule(variant)):
         case = Case("config", Problem(1, 6, 3, 777, 901, dim, dim, "bfloat16"), config)
         result = run_case(gallery_module(name), variant, case, "cuda")
         assert result.ok, f"{config}: {result}"
 
 
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_the_portable_kernel_beside_it(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     case = Case("portable", Problem(2, 4, 2, 257, 513, 64, 64, "bfloat16"), Config(64, 64, 4, 2), return_max=True)
-    result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
     assert result.ok, str(result)
 
 
 def test_many_more_tiles_than_programs(gallery_module: Callable[[str], ModuleType]) -> None:
     """Programs take tile after tile, of even and of uneven length."""
     for name in ("full", "causal", "document"):
-        config = hopper_configs(64, 64, uses_schedule(GALLERY[name]))[0]
+        config = hopper_configs(64, 64, uses_schedule(VARIANTS[name]))[0]
         case = Case("tiles", Problem(8, 64, 8, 520, 520, 64, 64, "bfloat16"), config)
-        result = run_case(gallery_module(name), GALLERY[name], case, "cuda")
+        result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
         assert result.ok, f"{name}: {result}"
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gallery import VARIANTS
 
 from flashgen.codegen import uses_schedule
-from flashgen.spec import load
 from flashgen.verify import Case, cases_for, run_case
-
-GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
-VARIANTS = {variant.name: variant for variant in GALLERY}
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +18,7 @@ pytestmark = pytest.mark.gpu
     ("name", "case"),
     [
         pytest.param(variant.name, case, id=f"{variant.name}-{case.name}")
-        for variant in GALLERY
+        for variant in VARIANTS.values()
         for case in cases_for(variant, "full", gpu=True, scheduled=uses_schedule(variant))
     ],
 )

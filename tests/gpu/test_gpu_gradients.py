@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.codegen import uses_schedule
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 from flashgen.verify import Case, gradient_cases_for, run_case
 from flashgen.verify.cases import Backward
 from flashgen.verify.eager_gradients import gradients_of, leaves_of
 from flashgen.verify.gradients import draw_loss
 
-GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
-VARIANTS = {variant.name: variant for variant in GALLERY}
 RUNS = 5
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +27,7 @@ pytestmark = pytest.mark.gpu
     ("name", "case"),
     [
         pytest.param(variant.name, case, id=f"{variant.name}-{case.name}")
-        for variant in GALLERY
+        for variant in VARIANTS.values()
         for case in gradient_cases_for(variant, "full", gpu=True, scheduled=uses_schedule(variant))
     ],
 )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.codegen import uses_schedule
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 
-GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
-SCHEDULED = [path for path in GALLERY if uses_schedule(load(path))]
+SCHEDULED = [name for name in NAMES if uses_schedule(VARIANTS[name])]
 ALLOCATION = 2**20  # what a handful of small allocations may round up to
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +33,7 @@ def extra_bytes(module: ModuleType, call: Call) -> int:
 
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "alibi"])
 def test_extra_memory_grows_linearly(gallery_module: Callable[[str], ModuleType], name: str) -> None:
-    variant = load(next(path for path in GALLERY if path.stem == name))
+    variant = VARIANTS[name]
     extra = {}
     for length in (4096, 16384, 65536, 131072):
         call = make_inputs(variant, Problem(1, 8, 8, length, length, 128, 128, "bfloat16"), "cuda")
@@ -43,12 +41,12 @@ def test_extra_memory_grows_linearly(gallery_module: Callable[[str], ModuleType]
     assert all(extra[length] <= extra[4096] * length / 4096 + ALLOCATION for length in extra), extra
 
 
-@pytest.mark.parametrize("path", SCHEDULED, ids=lambda path: path.stem)
-def test_a_schedule_is_small_beside_a_score_matrix(gallery_module: Callable[[str], ModuleType], path: Path) -> None:
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_a_schedule_is_small_beside_a_score_matrix(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     problem = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
-    call = make_inputs(load(path), problem, "cuda")
+    call = make_inputs(VARIANTS[name], problem, "cuda")
     matrix = 2 * problem.batch * problem.heads * problem.q_len * problem.kv_len
-    assert extra_bytes(gallery_module(path.stem), call) < 0.002 * matrix + ALLOCATION
+    assert extra_bytes(gallery_module(name), call) < 0.002 * matrix + ALLOCATION
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -57,7 +55,7 @@ def test_offsets_beyond_32_bits(gallery_module: Callable[[str], ModuleType], lay
     batch, heads, length, dim = 2, 9, 1_000_000, 128
     assert batch * heads * length * dim > 2**31
     problem = Problem(batch, heads, heads, length, length, dim, dim, "bfloat16")
-    call = make_inputs(load(next(p for p in GALLERY if p.stem == "sliding_window")), problem, "cuda", layout=layout)
+    call = make_inputs(VARIANTS["sliding_window"], problem, "cuda", layout=layout)
     out, lse = module.attention(call.q, call.k, call.v, return_lse=True)
     # The last head by itself, in memory of its own, has small offsets.
     last = replace(call, q=call.q[-1:, -1:].clone(), k=call.k[-1:, -1:].clone(), v=call.v[-1:, -1:].clone())

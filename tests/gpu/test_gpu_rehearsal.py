@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import triton
+from gallery import VARIANTS
 
 from flashgen.codegen import generate
-from flashgen.spec import load
 from flashgen.tuning.pool import compilers
 from flashgen.tuning.worker import RequestFailed
 from flashgen.verify import verify
@@ -22,7 +22,7 @@ def test_a_proof_finds_all_its_kernels_compiled(
     name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    variant = load(repository / "variants" / f"{name}.yaml")
+    variant = VARIANTS[name]
     path = generate(variant, tmp_path)
     compiled, answers = list[str](), dict[Any, Any]()
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 import triton
+from gallery import VARIANTS
 
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
-from flashgen.spec import load
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 Modules = Callable[[str], ModuleType]
 # The forward kernels, and decode with a merge.
 PROBLEMS = [Problem(2, 4, 2, 500, 700, 64, 64, "bfloat16"), Problem(1, 8, 2, 3, 5000, 64, 64, "bfloat16")]
@@ -31,7 +29,7 @@ def answer(module: ModuleType, call: Call, return_max: bool = True) -> tuple[tor
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 @pytest.mark.parametrize("name", ["causal", "alibi", "relative_bias", "sink"])
 def test_a_cuda_graph_replays_on_new_values(gallery_module: Modules, name: str, problem: Problem) -> None:
-    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    module, variant = gallery_module(name), VARIANTS[name]
     call, other = (make_inputs(variant, problem, "cuda", seed=seed) for seed in (0, 12))
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -52,7 +50,7 @@ def test_a_cuda_graph_replays_on_new_values(gallery_module: Modules, name: str, 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_a_score_that_is_not_finite_is_seen(gallery_module: Modules, problem: Problem, odd: float) -> None:
     module = gallery_module("relative_bias")
-    call = make_inputs(load(VARIANTS / "relative_bias.yaml"), problem, "cuda")
+    call = make_inputs(VARIANTS["relative_bias"], problem, "cuda")
     [table] = call.inputs.values()
     table[1, table.shape[1] // 2] = odd  # of the keys that are as far as their queries
     found = answer(module, call)[2]
@@ -66,7 +64,7 @@ def test_a_score_that_is_not_finite_is_seen(gallery_module: Modules, problem: Pr
 def test_torch_compile_takes_it_whole(gallery_module: Modules, name: str) -> None:
     torch.compiler.reset()
     module = gallery_module(name)
-    call = make_inputs(load(VARIANTS / f"{name}.yaml"), PROBLEMS[0], "cuda")
+    call = make_inputs(VARIANTS[name], PROBLEMS[0], "cuda")
     compiled = torch.compile(lambda: answer(module, call), fullgraph=True)()
     assert all(map(torch.equal, compiled, answer(module, call)))
 
@@ -76,7 +74,7 @@ def test_it_takes_no_more_time(gallery_module: Modules, name: str) -> None:
     if "H200" not in torch.cuda.get_device_name():
         pytest.skip("the limit is for an H200")
     module = gallery_module(name)
-    call = make_inputs(load(VARIANTS / f"{name}.yaml"), Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16"), "cuda")
+    call = make_inputs(VARIANTS[name], Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16"), "cuda")
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(ROUNDS):
         for asked, found in times.items():

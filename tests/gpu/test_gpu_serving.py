@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.problems.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
 from flashgen.problems.problem import Problem
 from flashgen.runtime.serving import merge_states, store_kv
-from flashgen.spec import load
 from flashgen.verify import Case, paged_cases_for, run_case
 from flashgen.verify.paged import judge_batch
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 RAGGED = (0, 1, 15, 16, 17, 100, 1000, 5000)
 SEVERAL = (1, 1, 3, 0, 2, 5, 90, 1)
 DECODE = [
@@ -37,12 +34,12 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_few_queries_agree_with_the_reference(gallery_module: Gallery, name: str, problem: Problem) -> None:
     case = Case("decode", problem, return_max=True)
-    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
     assert result.ok, result
 
 
 def assert_proven(module: ModuleType, name: str, **how: object) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     batch = make_batch(**{"device": "cuda", **how})
     own = dense_inputs(variant, batch)
     keywords = packed_keywords(variant, batch, own)
@@ -53,7 +50,7 @@ def assert_proven(module: ModuleType, name: str, **how: object) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cases_of_verify_are_proven(gallery_module: Gallery, name: str) -> None:
-    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    module, variant = gallery_module(name), VARIANTS[name]
     major, minor = torch.cuda.get_device_capability()
     for case in paged_cases_for(variant, "full", f"sm_{major}{minor}"):
         result = run_case(module, variant, case, "cuda")
@@ -96,7 +93,7 @@ def test_layouts_and_groups(gallery_module: Gallery, heads: int, kv_heads: int, 
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
 def test_a_graph_replays_on_other_lengths(gallery_module: Gallery, name: str, planned: bool) -> None:
     """Nothing is read on the host: neither a plan nor a call waits for the GPU, and both may be captured."""
-    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    module, variant = gallery_module(name), VARIANTS[name]
     batch = make_batch((3000, 2000, 4000), dtype=torch.bfloat16, head_dim=64, v_head_dim=64, device="cuda")
     own = dense_inputs(variant, batch)
     keywords = packed_keywords(variant, batch, own)

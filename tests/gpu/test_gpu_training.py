@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 import flashgen
 from flashgen.bench.peers import peers
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.gpu
 def test_the_backward_pass_needs_little_more_than_its_results(
     gallery_module: Callable[[str], ModuleType], name: str
 ) -> None:
-    length, module, variant = 131072, gallery_module(name), load(ROOT / "variants" / f"{name}.yaml")
+    length, module, variant = 131072, gallery_module(name), VARIANTS[name]
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     call = make_inputs(variant, Problem(1, 8, 8, length, length, 128, 128, "bfloat16"), "cuda")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from data_parallel import train
+from gallery import VARIANTS
 
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime import described, launching
-from flashgen.spec import load
-
-GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
-VARIANTS = {variant.name: variant for variant in GALLERY}
 
 pytestmark = pytest.mark.gpu
 

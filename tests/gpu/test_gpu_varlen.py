@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 from packed_batch import make_packed, packed_case
 
-from flashgen.spec import load
 from flashgen.verify import run_case
 from flashgen.verify.cases import Backward
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 RAGGED = (
     (0, 0), (1, 1), (15, 15), (16, 17), (17, 16), (100, 100), (1000, 1000), (1000, 300), (200, 1000), (0, 50), (50, 0),
 )  # fmt: skip
@@ -39,7 +36,7 @@ def test_ragged_sequences_equal_the_dense_ones(
     gallery_module: Gallery, name: str, backward: Backward | None, sizes: dict[str, int | str]
 ) -> None:
     case = replace(packed_case("ragged", RAGGED, **sizes), backward=backward)
-    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
     assert result.ok, result
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 from packed_batch import Packed, make_packed, packed_case
 
 from flashgen.codegen import default_of, uses_schedule
@@ -17,13 +17,10 @@ from flashgen.runtime import Config
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.launching import replaced
-from flashgen.spec import load
 from flashgen.tuning.space import search_space
 from flashgen.verify import run_case
 from flashgen.verify.cases import Backward
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 RAGGED = (
     (0, 0), (1, 1), (15, 15), (16, 17), (17, 16), (100, 100), (1000, 1000), (1000, 300), (200, 1000), (0, 50), (50, 0),
 )  # fmt: skip
@@ -42,14 +39,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 def hopper_configs(name: str, head_dim: int, v_head_dim: int, family: str = "forward") -> list[Config]:
-    scheduled = uses_schedule(load(VARIANTS / f"{name}.yaml"))
+    scheduled = uses_schedule(VARIANTS[name])
     task = Task(family, "sm_90", "bfloat16", head_dim, v_head_dim, 8192, 8192, scheduled, packed=True)
     return [config for config in search_space(task).configs if config.backend == FORWARD_SM90_KERNEL.backend]
 
 
 def built_in(name: str, head_dim: int, v_head_dim: int, family: str = "forward") -> Config:
     """What a call of the variant has without records; it is a config of these kernels."""
-    config = default_of(load(VARIANTS / f"{name}.yaml"), family, packed=True)("sm_90", "bfloat16", head_dim, v_head_dim)
+    config = default_of(VARIANTS[name], family, packed=True)("sm_90", "bfloat16", head_dim, v_head_dim)
     assert config.backend == FORWARD_SM90_KERNEL.backend
     return config
 
@@ -84,7 +81,7 @@ def test_each_variant_is_proven(
 ) -> None:
     case = packed_case("hopper", lengths, head_dim=dims[0], v_head_dim=dims[1], dtype="bfloat16")
     case = replace(case, config=built_in(name, *dims), return_max=True, rest=REST)
-    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
     assert result.ok, result
 
 
@@ -98,7 +95,7 @@ def test_gradients_of_each_variant_are_proven(
     kv, q = (built_in(name, *dims, family) for family in ("backward_kv", "backward_q"))
     case = packed_case("hopper", lengths, head_dim=dims[0], v_head_dim=dims[1], dtype="bfloat16")
     case = replace(case, backward=Backward(kv=kv, q=q, deterministic=deterministic), rest=REST)
-    result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+    result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
     assert result.ok, result
 
 
@@ -111,9 +108,7 @@ def test_gradients_of_every_config_are_proven(gallery_module: Gallery, name: str
     for config in configs:
         backward = Backward(kv=config) if family == "backward_kv" else Backward(q=config, deterministic=True)
         case = packed_case("hopper", RAGGED, head_dim=dim, v_head_dim=dim, dtype="bfloat16")
-        result = run_case(
-            gallery_module(name), load(VARIANTS / f"{name}.yaml"), replace(case, backward=backward), "cuda"
-        )
+        result = run_case(gallery_module(name), VARIANTS[name], replace(case, backward=backward), "cuda")
         assert result.ok, f"{config}: {result}"
 
 
@@ -153,7 +148,7 @@ def test_gradients_of_sequences_of_one_length_equal_the_dense_ones(
 def test_every_config_is_proven(gallery_module: Gallery, name: str, dim: int) -> None:
     for config in hopper_configs(name, dim, dim):
         case = replace(packed_case("hopper", RAGGED, head_dim=dim, v_head_dim=dim, dtype="bfloat16"), config=config)
-        result = run_case(gallery_module(name), load(VARIANTS / f"{name}.yaml"), case, "cuda")
+        result = run_case(gallery_module(name), VARIANTS[name], case, "cuda")
         assert result.ok, f"{config}: {result}"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.bench import Bench
 from flashgen.bench.candidates import FLASHGEN
@@ -27,7 +28,6 @@ from flashgen.tuning.space import search_space
 from flashgen.tuning.tune import tune
 from flashgen.tuning.workloads import problems, workloads
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 PROBLEM = Problem(8, 8, 4, 1024, 1024, 64, 64, "bfloat16", "varlen", min_len=32)
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("name", ["causal", "document", "relative_bias"])
 def test_each_kernel_is_timed_compared_proven_and_counted(name: str, tmp_path: Path) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     path = generate(variant, tmp_path)
     bench, device = KernelBench(str(path), variant, 0), current_device(0)
     found = workloads([PROBLEM], load_module(path).IDENTITY, device, MODES["varlen"])
@@ -78,7 +78,7 @@ def test_a_search_is_recorded_and_a_call_has_its_configs(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("step", [FORWARD, BACKWARD])
 def test_the_benchmark_has_a_row_for_each_candidate(step: str, tmp_path: Path) -> None:
-    variant = load(VARIANTS / "causal.yaml")
+    variant = VARIANTS["causal"]
     module = load_module(generate(variant, tmp_path))
     case = Case("causal", "", "", PROBLEM, *machine(), step)
     bench = Bench.choose(None, [step], 2, None, PACKED_CANDIDATES)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 from packed_batch import make_packed, packed_case
 
 from flashgen.codegen import generate, load_module
 from flashgen.runtime import Config
 from flashgen.spec import load
+from flashgen.spec.variant import Variant
 from flashgen.verify import Case, run_case
 from flashgen.verify.cases import Backward
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 # No queries, no keys, neither, one, about a tile, several tiles; fewer queries than keys, as many, and more.
 RAGGED = ((0, 0), (1, 1), (15, 17), (16, 16), (17, 15), (100, 1), (1, 100), (0, 20), (20, 0), (40, 33))
 # Queries and keys behind the last sequence.
@@ -31,8 +31,8 @@ FUSED = Backward(kv=Config(16, 16, 4, 1, fuse_dq=1), q=TILE)
 Gallery = Callable[[str], ModuleType]
 
 
-def assert_proven(module: ModuleType, spec: object, case: Case) -> None:
-    result = run_case(module, load(spec), case, "cpu")
+def assert_proven(module: ModuleType, variant: Variant, case: Case) -> None:
+    result = run_case(module, variant, case, "cpu")
     assert result.ok, result
 
 
@@ -40,14 +40,14 @@ def assert_proven(module: ModuleType, spec: object, case: Case) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variant_takes_ragged_sequences(gallery_module: Gallery, name: str, dtype: str) -> None:
     case = replace(packed_case("ragged", RAGGED, dtype=dtype), config=TILE, rest=REST)
-    assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", case)
+    assert_proven(gallery_module(name), VARIANTS[name], case)
 
 
 @pytest.mark.parametrize("backward", [PLAIN, FUSED], ids=["plain", "fused"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variant_has_gradients(gallery_module: Gallery, name: str, backward: Backward) -> None:
     case = replace(packed_case("gradients", RAGGED), config=TILE, backward=backward, rest=REST)
-    assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", case)
+    assert_proven(gallery_module(name), VARIANTS[name], case)
 
 
 @pytest.mark.parametrize("sizes", [
@@ -58,7 +58,7 @@ def test_every_variant_has_gradients(gallery_module: Gallery, name: str, backwar
 @pytest.mark.parametrize("backward", [None, replace(PLAIN, d_out="transposed")], ids=["forward", "gradients"])
 def test_head_dimensions_and_groups(gallery_module: Gallery, sizes: dict[str, Any], backward: Backward | None) -> None:
     case = replace(packed_case("sizes", ((7, 40), (33, 20)), **sizes), config=TILE, backward=backward)
-    assert_proven(gallery_module("alibi"), VARIANTS / "alibi.yaml", case)
+    assert_proven(gallery_module("alibi"), VARIANTS["alibi"], case)
 
 
 SPECS = {
@@ -103,17 +103,17 @@ SPECS = {
 @pytest.mark.parametrize("backward", [None, PLAIN, replace(PLAIN, deterministic=True)], ids=["out", "loose", "exact"])
 @pytest.mark.parametrize("name", SPECS)
 def test_inputs_masks_and_alignments(tmp_path: Path, name: str, backward: Backward | None) -> None:
-    spec = {"name": "mine", **SPECS[name]}
-    module = load_module(generate(load(spec), tmp_path))
+    variant = load({"name": "mine", **SPECS[name]})
+    module = load_module(generate(variant, tmp_path))
     lengths = ((20, 20), (0, 5), (1, 37), (35, 18), (4, 0), (16, 33))
-    assert_proven(module, spec, replace(packed_case(name, lengths), config=TILE, backward=backward))
+    assert_proven(module, variant, replace(packed_case(name, lengths), config=TILE, backward=backward))
 
 
 @pytest.mark.parametrize("name", ["document", "dilated"])
 def test_a_plan_serves_many_calls(gallery_module: Gallery, name: str) -> None:
     case = replace(packed_case("planned", RAGGED), config=TILE, planned=True)
-    assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", case)
-    assert_proven(gallery_module(name), VARIANTS / f"{name}.yaml", replace(case, backward=PLAIN))
+    assert_proven(gallery_module(name), VARIANTS[name], case)
+    assert_proven(gallery_module(name), VARIANTS[name], replace(case, backward=PLAIN))
 
 
 def test_what_lies_behind_the_last_sequence_is_nothing(gallery_module: Gallery) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.problems.problem import Problem
 from flashgen.runtime import decoding
 from flashgen.runtime.kernels import decode
-from flashgen.spec import load
 from flashgen.verify import Case, run_case
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 # Groups of 2, of 8 and of 1; one query and several; splits that end inside a tile; head dimensions of all kinds.
 PROBLEMS = [
     Problem(2, 4, 2, 1, 700, 64, 64, "float32"),
@@ -47,9 +44,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_few_queries_agree_with_the_reference(
     gallery_module: Callable[[str], ModuleType], launched: list[str], name: str, problem: Problem
 ) -> None:
-    result = run_case(
-        gallery_module(name), load(VARIANTS / f"{name}.yaml"), Case("decode", problem, return_max=True), "cpu"
-    )
+    result = run_case(gallery_module(name), VARIANTS[name], Case("decode", problem, return_max=True), "cpu")
     assert result.ok, result
     assert launched[0] == "_decode"
 
@@ -62,9 +57,7 @@ def test_the_number_of_splits_changes_nothing(
     monkeypatch.setattr(decode, "even_splits", lambda *_: splits)
     problem = Problem(1, 4, 2, 2, 530, 16, 16, "float32")
     for name in ("sliding_window", "sink", "relative_bias", "dilated"):
-        result = run_case(
-            gallery_module(name), load(VARIANTS / f"{name}.yaml"), Case("decode", problem, return_max=True), "cpu"
-        )
+        result = run_case(gallery_module(name), VARIANTS[name], Case("decode", problem, return_max=True), "cpu")
         assert result.ok, (name, result)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dropping import NAMES, dropping, dropping_module
+from dropping import dropping, dropping_module
+from gallery import NAMES
 
 from flashgen.codegen import uses_schedule
 from flashgen.spec.variant import Variant

@@ -8,35 +8,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from gallery import VARIANTS
+from gallery_cases import each_with_some
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.spec import load
-from flashgen.spec.variant import Variant
 from flashgen.verify import Case, gradient_cases_for, run_case
 
-GALLERY = [load(path) for path in sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))]
-VARIANTS = {variant.name: variant for variant in GALLERY}
 
-
-# What the full level adds, one in so many for each variant in turn; on a GPU each has them all.
-SHARE = 4
-
-
-def some_of(variant: Variant, turn: int) -> list[Case]:
-    quick, full = (
-        gradient_cases_for(variant, level, gpu=False, scheduled=uses_schedule(variant)) for level in ("quick", "full")
-    )
-    return [*quick, *full[len(quick) :][turn % SHARE :: SHARE]]
-
-
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [
-        pytest.param(variant.name, case, id=f"{variant.name}-{case.name}")
-        for turn, variant in enumerate(GALLERY)
-        for case in some_of(variant, turn)
-    ],
-)
+@each_with_some(gradient_cases_for)
 def test_kernels_compute_the_gradients(gallery_module: Callable[[str], ModuleType], name: str, case: Case) -> None:
     result = run_case(gallery_module(name), VARIANTS[name], case, "cpu")
     assert result.ok, str(result)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.codegen import generate, load_module
 from flashgen.problems.paged import QUANTISED, SCALES, Batch, dense_inputs, make_batch, packed_keywords
@@ -18,8 +19,6 @@ from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify.paged import judge_sequences
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 RAGGED = (0, 1, 15, 16, 17, 100)
 SEVERAL = (1, 1, 3, 0, 2, 5)
 
@@ -39,7 +38,7 @@ def attend(module: ModuleType, variant: Variant, batch: Batch, **options: Any) -
 @pytest.mark.parametrize("q_lens", [None, SEVERAL], ids=["one query", "several"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variant_serves_ragged_sequences(gallery_module: Gallery, name: str, q_lens: tuple[int, ...]) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     attend(gallery_module(name), variant, make_batch(RAGGED, q_lens))
 
 
@@ -47,7 +46,7 @@ def test_every_variant_serves_ragged_sequences(gallery_module: Gallery, name: st
 @pytest.mark.parametrize("cache", QUANTISED, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_caches_of_eight_bits(gallery_module: Gallery, dtype: torch.dtype, cache: torch.dtype, scales: str) -> None:
-    variant = load(VARIANTS / "alibi.yaml")
+    variant = VARIANTS["alibi"]
     attend(gallery_module("alibi"), variant, make_batch((20, 70), dtype=dtype, cache=cache, scales=scales))
 
 
@@ -62,7 +61,7 @@ def test_layouts_and_groups(
         (40, 5), (2, 1), heads=heads, kv_heads=kv_heads, head_dim=20, v_head_dim=24, block_size=48, by_head=by_head,
         dtype=dtype,
     )  # fmt: skip
-    attend(gallery_module("sink"), load(VARIANTS / "sink.yaml"), batch)
+    attend(gallery_module("sink"), VARIANTS["sink"], batch)
 
 
 @pytest.mark.parametrize("scale", [0.3, -0.3])
@@ -78,17 +77,17 @@ def test_queries_in_any_strides(gallery_module: Gallery, order: tuple[int, int, 
 
 def test_many_new_queries(gallery_module: Gallery) -> None:
     """Prompts of several tiles beside decoding sequences."""
-    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), make_batch((200, 7, 90), (150, 1, 70)))
+    attend(gallery_module("causal"), VARIANTS["causal"], make_batch((200, 7, 90), (150, 1, 70)))
 
 
 def test_sequences_may_share_pages(gallery_module: Gallery) -> None:
     batch = make_batch((64, 64))
     batch.block_table[1, :2] = batch.block_table[0, :2]
-    attend(gallery_module("causal"), load(VARIANTS / "causal.yaml"), batch)
+    attend(gallery_module("causal"), VARIANTS["causal"], batch)
 
 
 def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
-    module, variant = gallery_module("causal"), load(VARIANTS / "causal.yaml")
+    module, variant = gallery_module("causal"), VARIANTS["causal"]
     batch = make_batch(RAGGED, SEVERAL)
     options = {name: value for name, value in batch.options.items() if not name.endswith("scale")}
     plan = module.plan_paged(batch.q, batch.k_cache, batch.block_table, batch.seq_lens, **options)

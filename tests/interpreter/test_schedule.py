@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 from expression_strategies import expressions
+from gallery import NAMES, VARIANTS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_random_expressions import JOINED, MASK_SCOPE, variant_of
@@ -21,7 +22,6 @@ from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.spec.variant import Sample, Variant
 
-GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
 NONE, MIXED, FULL = range(3)
 
 SPECS = {
@@ -113,17 +113,17 @@ def check_use(module: ModuleType, call: Call) -> None:
     assert torch.equal(out, again) and torch.equal(lse, lse_again)
 
 
-@pytest.mark.parametrize("path", [p for p in GALLERY if uses_schedule(load(p))], ids=lambda path: path.stem)
-def test_the_gallery(gallery_module, path: Path) -> None:
-    variant = load(path)
+@pytest.mark.parametrize("name", [name for name in NAMES if uses_schedule(VARIANTS[name])])
+def test_the_gallery(gallery_module, name: str) -> None:
+    variant = VARIANTS[name]
     # More than the hints ask for, so that short lengths have something of everything.
     denser = tuple((name, Sample(segments=3) if s.segments else Sample(density=0.2)) for name, s in variant.samples)
     variant = Variant(**{**vars(variant), "samples": denser})
     problem = Problem(2, 2, 1, 70, 290, 16, 16, "float32")
     call = make_inputs(variant, problem)
-    states = check(gallery_module(path.stem), call, visible(variant, problem, call), 32, 32)
+    states = check(gallery_module(name), call, visible(variant, problem, call), 32, 32)
     assert len(states.unique()) > 1
-    check_use(gallery_module(path.stem), call)
+    check_use(gallery_module(name), call)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from gallery import VARIANTS
 
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime.launching import replaced
-from flashgen.spec import load
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-VARIANTS = {path.stem: load(path) for path in (Path(__file__).parents[2] / "variants").glob("*.yaml")}
 CONFIG = "BM=16 BN=16 num_warps=4 num_stages=1"
 BACKWARD = {"backward_kv": f"{CONFIG} fuse_dq=0", "backward_q": CONFIG}
 

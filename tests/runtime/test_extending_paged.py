@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.problems.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime import decoding_paged, extending_paged, planning_paged
@@ -21,10 +21,7 @@ from flashgen.runtime.launching import replaced
 from flashgen.runtime.own import given_own
 from flashgen.runtime.paged import PagedCall, prepare_paged
 from flashgen.runtime.variant import Variant
-from flashgen.spec import load
 
-VARIANTS = Path(__file__).parents[2] / "variants"
-NAMES = sorted(path.stem for path in VARIANTS.glob("*.yaml"))
 SCHEDULED = ("block_sparse", "dilated", "document", "global_window")
 LENGTHS = {"kv_lens": (900, 70, 0, 300), "q_lens": (512, 17, 100, 1)}
 
@@ -140,8 +137,8 @@ def test_rows_of_pages_lie_where_the_steps_say(which: str) -> None:
 def test_what_is_launched(gallery_module: Gallery, name: str, planned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan, the decode kernel for few queries, the merge, and the forward kernel for many, with all arguments."""
     module, batch = gallery_module(name), batch_of(kv_heads=1)
-    own = dense_inputs(load(VARIANTS / f"{name}.yaml"), batch)
-    keywords = packed_keywords(load(VARIANTS / f"{name}.yaml"), batch, own)
+    own = dense_inputs(VARIANTS[name], batch)
+    keywords = packed_keywords(VARIANTS[name], batch, own)
     variant, launched = module.VARIANT, list[tuple[str, int, dict[str, Any]]]()
     config = forward_sm90.FORWARD_SM90_KERNEL.default("", "sm_90", "bfloat16", 64, 64)
     extension = Extension(config, 7)

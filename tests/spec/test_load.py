@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gallery import PATHS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ from flashgen.lang.nodes import TRUE, Type, inputs, var, variables
 from flashgen.spec import load
 from flashgen.spec.names import ARGUMENTS
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant
-
-GALLERY = sorted((Path(__file__).parents[2] / "variants").glob("*.yaml"))
 
 
 def visible(variant: Variant, length: int, **tensors: Any) -> list[list[bool]]:
@@ -34,7 +33,7 @@ def score(variant: Variant, value: float, q: int = 0, k: int = 0, **tensors: Any
     return evaluate(variant.score, {"score": value, "b": 0, "h": 0, "kv_h": 0, "q": q, "k": k}, tensors)
 
 
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_gallery_loads_under_its_file_name(path: Path) -> None:
     variant = load(path)
     assert variant.name == path.stem
@@ -44,7 +43,7 @@ def test_gallery_loads_under_its_file_name(path: Path) -> None:
 
 def test_gallery_is_complete() -> None:
     names = "full causal sliding_window alibi softcap gemma2 prefix_lm document block_sparse relative_bias sink dilated"
-    assert {path.stem for path in GALLERY} == {*names.split(), "global_window"}
+    assert {path.stem for path in PATHS} == {*names.split(), "global_window"}
 
 
 def test_defaults() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gallery import PATHS
 
 from flashgen.errors import SpecError
 from flashgen.lang.check import FUNCTIONS
@@ -40,7 +41,7 @@ def allowed(value: Any, schema: dict[str, Any]) -> bool:
     return isinstance(value, str | bool) or schema.get("minimum", value) <= value <= schema.get("maximum", value)
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "variants").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_the_gallery_fits_the_schema(path: Path) -> None:
     assert allowed(yaml.safe_load(path.read_text()), SCHEMA)
 

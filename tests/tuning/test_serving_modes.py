@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 from test_session import DEVICE
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
@@ -31,7 +32,7 @@ from flashgen.tuning.worker import Worker
 from flashgen.tuning.workloads import bucket_of, problems
 from flashgen.verify import verify_config
 
-CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
+CAUSAL = VARIANTS["causal"]
 DECODE = {"mode": "decode", "batch": 16, "heads": 8, "kv_heads": 2, "kv_len": 4096}
 PAGED = {"mode": "paged", "batch": 16, "heads": 8, "kv_heads": 2, "kv_len": 4096, "block_size": 32}
 SPEC = {

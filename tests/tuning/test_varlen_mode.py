@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 from packed_batch import make_packed as packed_tensors
 from test_session import DEVICE
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
@@ -38,7 +39,6 @@ from flashgen.tuning.worker import Worker
 from flashgen.tuning.workloads import bucket_of, problems
 from flashgen.verify import verify_config
 
-VARIANTS = Path(__file__).parents[2] / "variants"
 PACKED = {"mode": "varlen", "batch": 8, "heads": 8, "max_len": 1024}
 SPEC = {
     "name": "packed_up",
@@ -79,7 +79,7 @@ def test_a_bucket_of_packed_sequences_is_one_of_its_own() -> None:
 
 
 def test_what_is_tuned_where_a_spec_names_no_packed_shape() -> None:
-    (usual,) = problems(load(VARIANTS / "causal.yaml"), dtypes=["bfloat16"], modes=["varlen"])[:1]
+    (usual,) = problems(VARIANTS["causal"], dtypes=["bfloat16"], modes=["varlen"])[:1]
     assert (usual.batch, usual.q_len, usual.min_len) == (32, 4096, 128)
     assert {problem.mode for problem in problems(load(SPEC), modes=["varlen"])} == {"varlen"}
 
@@ -224,7 +224,7 @@ def test_a_packed_call_asks_for_its_bucket(
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_each_is_proven_in_a_config(gallery_module: Callable[[str], ModuleType], kernel: str) -> None:
     for name in ("causal", "document"):
-        variant = load(VARIANTS / f"{name}.yaml")
+        variant = VARIANTS[name]
         result = verify_config(gallery_module(name), variant, SMALL, KERNELS[kernel], "cpu", kernel)
         assert result.ok, (name, result)
 
@@ -234,7 +234,7 @@ def test_what_is_launched_are_the_kernels_of_packed_sequences(
     gallery_module: Callable[[str], ModuleType], name: str
 ) -> None:
     """The document mask has a packed input and walks a schedule, the relative bias is learned."""
-    module, variant = gallery_module(name), load(VARIANTS / f"{name}.yaml")
+    module, variant = gallery_module(name), VARIANTS[name]
     packed = make_packed(variant, SMALL)
     launches = PackedLaunches(module, variant, packed)
     given = (packed.call.q, packed.call.k, packed.call.v)
@@ -253,7 +253,7 @@ def test_what_is_launched_are_the_kernels_of_packed_sequences(
 
 @pytest.mark.parametrize("name", ["causal", "document"])
 def test_useful_work_is_what_each_sequence_sees(name: str) -> None:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     packed = make_packed(variant, SMALL)
     visible = 0
     for b, (length, _) in enumerate(SMALL.lengths):

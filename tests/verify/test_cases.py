@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations, product
-from pathlib import Path
 
 import pytest
+from gallery import NAMES, VARIANTS
 
 from flashgen.spec import load
 from flashgen.verify.cases import Case, cases_for, gradient_cases_for
-
-GALLERY = sorted((Path(__file__).parent.parent.parent / "variants").glob("*.yaml"))
 
 
 def full_level(spec: dict) -> tuple[Case, ...]:
@@ -32,11 +30,11 @@ def test_every_pair_of_grouping_head_dim_layout_and_dtype_meets() -> None:
     assert {c.problem.heads for c in pairs} == {4}
 
 
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("cases", [cases_for, gradient_cases_for])
-def test_levels_nest_and_names_are_their_own(path: Path, gpu: bool, cases: Callable[..., tuple[Case, ...]]) -> None:
-    variant = load(path)
+def test_levels_nest_and_names_are_their_own(name: str, gpu: bool, cases: Callable[..., tuple[Case, ...]]) -> None:
+    variant = VARIANTS[name]
     quick, full = (cases(variant, level, gpu, True) for level in ("quick", "full"))
     assert set(quick) < set(full)
     assert len({case.name for case in full}) == len(full)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
-from device_functions import written_out
 from dropping import dropping
+from mutants import first_failure, rendered
 from packages import changed
 
-from flashgen.codegen import load_module, render, write_package
-from flashgen.verify import CaseResult, cases_for, gradient_cases_for, run_case
+from flashgen.codegen import write_package
+from flashgen.verify import cases_for, gradient_cases_for
 
 FORWARD, BACKWARD = ("forward.py",), ("backward_kv.py", "backward_q.py", "delta.py")
 KEPT = "where_kept(bits, dropout_p, p)"
@@ -37,25 +36,13 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@cache
-def rendered() -> dict[str, str]:
-    portable = (*FORWARD, *BACKWARD)
-    return {file: written_out(text) if file in portable else text for file, text in render(dropping("causal")).items()}
-
-
 @pytest.mark.parametrize(("name", "files", "old", "new"), MUTATIONS, ids=[each[0] for each in MUTATIONS])
 def test_a_mistake_is_caught(name: str, files: tuple[str, ...], old: str, new: str, tmp_path: Path) -> None:
-    package = rendered()
-    chosen = {file: text for file, text in package.items() if file in files}
-    write_package(tmp_path / "causal_dropout", {**package, **changed(chosen, (old, new))})
-    failure = first_failure(tmp_path / "causal_dropout", backward=files != FORWARD)
+    variant, package = dropping("causal"), tmp_path / "causal_dropout"
+    right = rendered(variant)
+    write_package(package, {**right, **changed({file: right[file] for file in files}, (old, new))})
+    cases = (cases_for if files == FORWARD else gradient_cases_for)(variant, "quick", gpu=False, scheduled=False)
+    failure = first_failure(package, variant, cases)
     assert failure is not None
     # Caught by what it computes, not by failing to run.
     assert "Error" not in failure.detail, failure
-
-
-def first_failure(path: Path, backward: bool) -> CaseResult | None:
-    module, variant = load_module(path), dropping("causal")
-    cases = (gradient_cases_for if backward else cases_for)(variant, "quick", gpu=False, scheduled=False)
-    results = (run_case(module, variant, case, "cpu") for case in cases)
-    return next((result for result in results if not result.ok), None)

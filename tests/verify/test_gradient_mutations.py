@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from device_functions import written_out
+from gallery import VARIANTS
+from mutants import first_failure, rendered
 from packages import changed
 
-from flashgen.codegen import load_module, render, uses_schedule, write_package
-from flashgen.spec import load
-from flashgen.verify import CaseResult, gradient_cases_for, run_case
+from flashgen.codegen import uses_schedule, write_package
+from flashgen.verify import gradient_cases_for
 
-VARIANTS = Path(__file__).parent.parent.parent / "variants"
 # The forward pass stays right.
 KEPT = {"forward.py", "forward_sm90.py", "schedule.py"}
 
@@ -67,26 +64,12 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@cache
-def rendered(name: str) -> dict[str, str]:
-    files = render(load(VARIANTS / f"{name}.yaml"))
-    return {file: written_out(text) for file, text in files.items()}
-
-
-def first_failure(module: ModuleType, name: str) -> CaseResult | None:
-    variant = load(VARIANTS / f"{name}.yaml")
-    for case in gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
-        result = run_case(module, variant, case, "cpu")
-        if not result.ok:
-            return result
-    return None
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
-    path = tmp_path / mutation.variant
-    write_package(path, mutation.apply(rendered(mutation.variant)))
-    failure = first_failure(load_module(path), mutation.variant)
+    variant, package = VARIANTS[mutation.variant], tmp_path / mutation.variant
+    write_package(package, mutation.apply(rendered(variant)))
+    cases = gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant))
+    failure = first_failure(package, variant, cases)
     assert failure is not None
     # Caught by what it computes, not by failing to run.
     assert "Error" not in failure.detail, failure

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from gallery import NAMES, VARIANTS
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.problems.packed import PackedModule
@@ -20,7 +21,6 @@ from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify import Case, cases_for, gradient_cases_for, run_case, run_cases
 
-VARIANTS = Path(__file__).parent.parent.parent / "variants"
 Edit = Callable[[str, torch.Tensor], torch.Tensor]
 
 
@@ -71,7 +71,7 @@ def eager_module(variant: Variant, reference: Callable[..., Any], edit: Edit = l
 
 
 def results(name: str, reference: Callable[..., Any], edit: Edit = lambda name, gradient: gradient) -> dict[str, Any]:
-    variant = load(VARIANTS / f"{name}.yaml")
+    variant = VARIANTS[name]
     module = eager_module(variant, reference, edit)
     cases = gradient_cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant))
     return {case.name: run_case(module, variant, case, "cpu") for case in cases}
@@ -136,10 +136,10 @@ def test_runs_that_differ_are_not_deterministic(gallery_module: Callable[[str], 
     assert failed == {"gradients, more queries": "d_q differs between two deterministic runs"}
 
 
-@pytest.mark.parametrize("path", sorted(VARIANTS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("gpu", [False, True])
-def test_the_cases_cover_what_they_claim_to(path: Path, gpu: bool) -> None:
-    variant = load(path)
+def test_the_cases_cover_what_they_claim_to(name: str, gpu: bool) -> None:
+    variant = VARIANTS[name]
     quick, full = (gradient_cases_for(variant, level, gpu, True) for level in ("quick", "full"))
     names = [case.name for case in full]
     assert len(set(names)) == len(names) and {case.name for case in quick} < set(names)
@@ -166,7 +166,7 @@ def test_every_loss_is_the_cases_own(gallery_module: Callable[[str], ModuleType]
     from flashgen.problems.calls import make_inputs
     from flashgen.verify.gradients import draw_loss
 
-    variant = load(VARIANTS / "relative_bias.yaml")
+    variant = VARIANTS["relative_bias"]
     case = gradient_cases_for(variant, "quick", False, False)[0]
     call = make_inputs(variant, case.problem)
     assert case.backward is not None

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from device_functions import written_out
+from gallery import VARIANTS
+from mutants import first_failure, rendered
 from packages import changed
 
-from flashgen.codegen import load_module, render, uses_schedule, write_package
-from flashgen.spec import load
-from flashgen.verify import CaseResult, cases_for, run_case
-
-VARIANTS = Path(__file__).parent.parent.parent / "variants"
+from flashgen.codegen import uses_schedule, write_package
+from flashgen.verify import cases_for
 
 
 @dataclass(frozen=True)
@@ -94,29 +90,9 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@cache
-def rendered(name: str) -> dict[str, str]:
-    files = render(load(VARIANTS / f"{name}.yaml"))
-    return {file: written_out(text) for file, text in files.items()}
-
-
-def first_failure(module: ModuleType, name: str) -> CaseResult | None:
-    variant = load(VARIANTS / f"{name}.yaml")
-    for case in cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant)):
-        result = run_case(module, variant, case, "cpu")
-        if not result.ok:
-            return result
-    return None
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
-    source = rendered(mutation.variant)
-    mutated = changed(source, *mutation.replacements)
-    assert mutated != source
-    path = tmp_path / mutation.variant
-    write_package(path, mutated)
-    failure = first_failure(load_module(path), mutation.variant)
-    assert failure is not None
-    # Caught by what it computes, not by failing to run.
-    assert "Error" not in failure.detail, failure
+    variant, package = VARIANTS[mutation.variant], tmp_path / mutation.variant
+    write_package(package, changed(rendered(variant), *mutation.replacements))
+    cases = cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant))
+    assert first_failure(package, variant, cases) is not None

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from gallery import VARIANTS
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import VerificationFailed
@@ -16,7 +17,7 @@ from flashgen.spec import load
 from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
 from flashgen.verify.paged import batch_of_case, judge_sequences
 
-CAUSAL = load(Path(__file__).parents[2] / "variants" / "causal.yaml")
+CAUSAL = VARIANTS["causal"]
 # Which sequence of how many one is, inputs along queries, along keys and along both, a dimension's name in two of them.
 EVERY_FORM = {
     "name": "every_form",

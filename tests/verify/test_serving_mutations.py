@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gallery import VARIANTS
+from mutants import rendered
+from packages import changed
 
 import flashgen.runtime.device.merge as merge
-from flashgen.codegen import load_module, render, write_package
+from flashgen.codegen import load_module, write_package
 from flashgen.runtime import decoding
-from flashgen.spec import load
 from flashgen.verify import PagedCase, run_case
-
-VARIANTS = Path(__file__).parents[2] / "variants"
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,6 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@cache
-def rendered(name: str) -> dict[str, str]:
-    return render(load(VARIANTS / f"{name}.yaml"))
-
-
 CASES = [
     PagedCase("several queries", (100, 17, 230), (3, 1, 2), head_dim=16, v_head_dim=16, dtype="float32", seed=1),
     PagedCase("float8", (70, 40), head_dim=16, v_head_dim=16, dtype="float32", cache="float8_e4m3fn", scales="head"),
@@ -67,13 +61,7 @@ CASES = [
 
 def is_proven(module: ModuleType, name: str) -> bool:
     """Whether ragged batches, one with a cache of 8 bits, come out right."""
-    variant = load(VARIANTS / f"{name}.yaml")
-    return all(run_case(module, variant, case, "cpu").ok for case in CASES)
-
-
-def mutated(source: str, mutation: Mutation) -> str:
-    assert mutation.old in source, f"there is no {mutation.old!r} to mutate"
-    return source.replace(mutation.old, mutation.new)
+    return all(run_case(module, VARIANTS[name], case, "cpu").ok for case in CASES)
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "alibi", "sink"])
@@ -85,14 +73,14 @@ def test_without_a_mistake_it_is_proven(gallery_module: Callable[[str], ModuleTy
 def test_a_mistake_is_caught(
     mutation: Mutation, gallery_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    change = mutation.old, mutation.new
     if mutation.in_merge:
         path = tmp_path / "merge.py"
-        path.write_text(mutated(Path(merge.__file__).read_text(), mutation))
+        path.write_text(changed({"merge": Path(merge.__file__).read_text()}, change)["merge"])
         monkeypatch.setattr(decoding, "merge_splits", load_module(path).merge_splits)
         module = gallery_module(mutation.variant)
     else:
-        files = rendered(mutation.variant)
-        kernel = mutated(files["decode_paged.py"], mutation)
-        write_package(tmp_path / mutation.variant, {**files, "decode_paged.py": kernel})
+        right, file = rendered(VARIANTS[mutation.variant]), "decode_paged.py"
+        write_package(tmp_path / mutation.variant, {**right, **changed({file: right[file]}, change)})
         module = load_module(tmp_path / mutation.variant)
     assert not is_proven(module, mutation.variant)
