@@ -7,7 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import distributions
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -26,6 +27,24 @@ def command(what: str, *arguments: str, anywhere: bool = False) -> list[str]:
     `anywhere`: it is started by another process than this one, with which it ends instead.
     """
     return [sys.executable, CHILD, str(0 if anywhere else os.getpid()), what, *arguments]
+
+
+def program(package: str) -> list[str]:
+    """The command line for the program of a package, where what is installed says which file that is; else `command`.
+
+    For what takes less time than Python does to start.
+    """
+    file = _program_file(package)
+    return command(package) if file is None else [file]
+
+
+@cache
+def _program_file(package: str) -> str | None:
+    for found in distributions(name=package, path=trusted_path()):
+        for file in found.files or ():
+            if file.stem == package and os.access(place := file.locate(), os.X_OK):
+                return str(place)
+    return None
 
 
 def environment() -> dict[str, str]:

@@ -42,6 +42,11 @@ def planted(tmp_path, monkeypatch):
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nbackend: module://ruff\n")
     (tmp_path / "latex").write_text(f"#!/bin/sh\necho latex >> {tmp_path / 'RAN'}\n")
     (tmp_path / "latex").chmod(0o755)
+    (tmp_path / "ruff-99.0.dist-info").mkdir()
+    (tmp_path / "ruff-99.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ruff\nVersion: 99.0\n")
+    (tmp_path / "ruff-99.0.dist-info" / "RECORD").write_text("ruff,,\n")
+    (tmp_path / "ruff").write_text(f"#!/bin/sh\necho ruff >> {tmp_path / 'RAN'}\n")
+    (tmp_path / "ruff").chmod(0o755)
     monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + str(tmp_path))
     return tmp_path
 
@@ -196,3 +201,14 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_program_runs_by_its_file_or_where_none_is_recorded_by_python(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_program_file", processes._program_file.__wrapped__)
+    if not recorded:
+        monkeypatch.setattr(processes, "distributions", lambda **_: ())
+    line = processes.program("ruff")
+    assert (Path(line[0]).stem == "ruff") is recorded
+    done = run(tmp_path, [*line, "--version"])
+    assert done.stdout.startswith("ruff "), done.stderr

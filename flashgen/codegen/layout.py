@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from flashgen.codegen.headers import in_rows, of_several_lines
 from flashgen.errors import EnvironmentProblem
 from flashgen.files import reason
-from flashgen.processes import command, environment
+from flashgen.processes import environment, program
 
 WIDTH = 120
 
@@ -41,8 +41,8 @@ def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:
         with TemporaryDirectory(prefix="flashgen-layout-") as folder:
             for name, text in files.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
-            ruff = command("ruff", "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder)
-            done = subprocess.run(ruff, env=environment(), capture_output=True, encoding="utf-8", check=False)
+            line = [*program("ruff"), "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder]
+            done = subprocess.run(line, env=environment(), capture_output=True, encoding="utf-8", check=False)
             if done.returncode != 0:
                 raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
             return {name: Path(folder, name).read_text(encoding="utf-8") for name in files}
