@@ -32,7 +32,8 @@ def command(what: str, *arguments: str, anywhere: bool = False) -> list[str]:
 def program(package: str) -> list[str]:
     """The command line for the program of a package, where what is installed says which file that is; else `command`.
 
-    For what takes less time than Python does to start.
+    For what takes less time than Python does to start. The package is not asked: what is imported here by its name may
+    lie in the working folder.
     """
     file = _program_file(package)
     return command(package) if file is None else [file]

@@ -78,14 +78,15 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def gallery_module(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
     """The module of a gallery variant by its name, rendered once in this process."""
+    from gallery import VARIANTS
+
     from flashgen.codegen import generate, load_module
-    from flashgen.spec import load
 
     folder = tmp_path_factory.mktemp("gallery")
 
     @cache
     def module(name: str) -> ModuleType:
-        return load_module(generate(load(REPOSITORY / "variants" / f"{name}.yaml"), folder))
+        return load_module(generate(VARIANTS[name], folder))
 
     return module
 

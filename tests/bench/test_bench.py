@@ -308,10 +308,7 @@ def test_candidates_that_cannot_do_the_variant_say_why(gallery_module: Callable[
         ("causal", {"flashgen, no plan": "this variant needs no plan"}),
         ("document", {"torch flash": "has no such mask"}),
     ):
-        variant, problem = (
-            VARIANTS[spec],
-            Problem(1, 2, 2, 40, 40, 16, 16, "float32"),
-        )
+        variant, problem = VARIANTS[spec], Problem(1, 2, 2, 40, 40, 16, 16, "float32")
         call = make_inputs(variant, problem)
         pairwise = make(variant, {name: getattr(problem, name) for name in SIZES}, call.keywords)
         ready, notes = ready_candidates(names, variant, gallery_module(spec), problem, call, pairwise, FORWARD)

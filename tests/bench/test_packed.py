@@ -110,7 +110,4 @@ def test_dense_sequences_of_as_many_tokens_are_timed_in_the_same_rounds(
     assert {row.candidate for row in rows} == set(bench.candidates_of(FORWARD))
     assert [row.note for row in rows if row.candidate == DENSE] == [str(dense)]
     bench = Bench.choose([FLEX], None, 3, None, PACKED_CANDIDATES)
-    assert {row.candidate for row in measure_packed(VARIANTS["causal"], None, case, bench)} == {
-        FLASHGEN,
-        FLEX,
-    }
+    assert {row.candidate for row in measure_packed(VARIANTS["causal"], None, case, bench)} == {FLASHGEN, FLEX}

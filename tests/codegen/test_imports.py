@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen.imports import defined_names, free_names, import_block
-from flashgen.processes import command
+from flashgen.processes import program
 
 KERNEL = """
 SIZE = 4
@@ -41,7 +41,7 @@ def test_imports_are_sorted_as_ruff_sorts_them(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(f"{block}\n\n{KERNEL.strip()}\n")
     checked = subprocess.run(
-        command("ruff", "check", "--isolated", "--line-length", "120", "--select", "I,F", str(path)),
+        [*program("ruff"), "check", "--isolated", "--line-length", "120", "--select", "I,F", str(path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout

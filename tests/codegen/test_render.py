@@ -25,7 +25,7 @@ from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
-from flashgen.processes import command
+from flashgen.processes import program
 from flashgen.runtime import Config
 from flashgen.runtime.registry import REGISTRY
 from flashgen.spec import load
@@ -67,9 +67,11 @@ def lint(files: Mapping[str, str]) -> str:
         for name, text in files.items():
             Path(folder, name.replace("__init__", "module")).write_text(text, encoding="utf-8")
         # Imports stand in rows, as ruff would not lay them out.
-        subprocess.run(command("ruff", "format", "--isolated", "--quiet", "--line-length", "120", folder), check=True)
+        subprocess.run(
+            [*program("ruff"), "format", "--isolated", "--quiet", "--line-length", "120", folder], check=True
+        )
         rules = ["--isolated", "--select", "F,I,B006,B023", "--no-cache", "--line-length", "120"]
-        done = subprocess.run(command("ruff", "check", *rules, folder), capture_output=True, text=True, check=False)
+        done = subprocess.run([*program("ruff"), "check", *rules, folder], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -7,29 +7,28 @@ each test has modules that nobody has called, whose kernels are compiled by whic
 
 import threading
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 import torch
+from gallery import VARIANTS
 from side_by_side import forward_and_backward, side_by_side
 
 from flashgen.codegen import generate, load_module
 from flashgen.runtime import launching
-from flashgen.spec import load
 
 pytestmark = pytest.mark.gpu
 
 THREADS, ROUNDS = 8, 20
-VARIANTS = ("causal", "alibi", "document", "softcap")
+CALLED = ("causal", "alibi", "document", "softcap")
 HEAD_DIMS = (64, 128)
 
 
 @pytest.fixture
-def untouched(repository, tmp_path, monkeypatch):
+def untouched(tmp_path, monkeypatch):
     """Modules of some variants that have launched nothing yet, in a process that has forgotten what it launched."""
     for known in (launching._found, launching._known):
         monkeypatch.setattr(launching, "_found" if known is launching._found else "_known", {})
-    return [load_module(generate(load(Path(repository, "variants", f"{name}.yaml")), tmp_path)) for name in VARIANTS]
+    return [load_module(generate(VARIANTS[name], tmp_path)) for name in CALLED]
 
 
 def made(variant, seed):
@@ -48,7 +47,7 @@ def made(variant, seed):
 
 def calls_of(modules, deterministic=True):
     def call(place):
-        module, variant = modules[place % len(modules)], VARIANTS[place % len(modules)]
+        module, variant = modules[place % len(modules)], CALLED[place % len(modules)]
         tensors, inputs = made(variant, place)
 
         def attend(*args, **named):

@@ -20,6 +20,13 @@ def rendered(variant: Variant) -> dict[str, str]:
     return {file: text if "gluon" in text else written_out(text) for file, text in render(variant).items()}
 
 
+def assert_caught(package: Path, variant: Variant, cases: Iterable[Case]) -> None:
+    """A case fails, by what the package computes and not by failing to run."""
+    failure = first_failure(package, variant, cases)
+    assert failure is not None
+    assert "Error" not in failure.detail, failure
+
+
 def first_failure(package: Path, variant: Variant, cases: Iterable[Case]) -> CaseResult | None:
     """The result of the first case that a package on disk fails."""
     module = load_module(package)

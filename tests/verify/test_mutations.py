@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gallery import VARIANTS
-from mutants import first_failure, rendered
+from mutants import assert_caught, rendered
 from packages import changed
 
 from flashgen.codegen import uses_schedule, write_package
@@ -93,6 +93,9 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.variant}: {m.name}")
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     variant, package = VARIANTS[mutation.variant], tmp_path / mutation.variant
-    write_package(package, changed(rendered(variant), *mutation.replacements))
+    right = rendered(variant)
+    mutated = changed(right, *mutation.replacements)
+    assert mutated != right
+    write_package(package, mutated)
     cases = cases_for(variant, "quick", gpu=False, scheduled=uses_schedule(variant))
-    assert first_failure(package, variant, cases) is not None
+    assert_caught(package, variant, cases)
