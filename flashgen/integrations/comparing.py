@@ -93,19 +93,16 @@ def compare(
     name: str, size: Size, attention: str, device: str = "cpu", dtype: torch.dtype = torch.float32, tokens: int = 32
 ) -> Agreement:
     """How a model of `MODELS` with this attention agrees with its eager self, in `dtype` on `device`."""
-    inputs = {key: value.to(device) for key, value in sample(name, size).items()}
-    made = model(name, size, "eager").to(device, dtype)
-    eager = _results(made, inputs)
-    words = None if name in ENCODERS else greedy(made, _cast(inputs, dtype), tokens)
-    made.set_attn_implementation(attention)
-    own = _results(made, inputs)
-    same = None if words is None else torch.equal(words, greedy(made, _cast(inputs, dtype), tokens))
-    logits, gradients = (float((each - true).norm() / true.norm()) for each, true in zip(own, eager, strict=True))
+    inputs = _cast({key: value.to(device) for key, value in sample(name, size).items()}, dtype)
+    eager, made = (model(name, size, each).to(device, dtype) for each in ("eager", attention))
+    logits, gradients = (
+        float((own - true).norm() / true.norm())
+        for own, true in zip(results(made, inputs), results(eager, inputs), strict=True)
+    )
+    same = None
+    if name not in ENCODERS:
+        same = torch.equal(greedy(made, inputs, tokens), greedy(eager, inputs, tokens))
     return Agreement(logits, gradients, same, torch.finfo(dtype).eps)
-
-
-def _results(made: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    return results(made, _cast(inputs, made.dtype))
 
 
 def _cast(inputs: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

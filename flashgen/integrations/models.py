@@ -62,11 +62,10 @@ def speeds(names: list[str], q_len: int) -> None:
     """Print the tokens a second of each model in bfloat16 on the GPU, with each attention."""
     print("\n| model | attention | training, tokens/s | generate, tokens/s |\n| --- | --- | --- | --- |")
     for name in names:
-        made = model(name, _LARGE, "eager").to("cuda", torch.bfloat16)
         for attention in _ATTENTIONS:
             try:
                 # Not every model has each.
-                made.set_attn_implementation(attention)
+                made = model(name, _LARGE, attention, "cuda").to(torch.bfloat16)
                 cells = (_training(made, q_len), "" if name in ENCODERS else _generation(made, q_len))
             except (RuntimeError, ValueError) as error:
                 cells = (f"{type(error).__name__}: {str(error).splitlines()[0][:80]}", "")

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import transformers
+
+from flashgen.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,23 @@ class Size:
         return self.heads * self.head_dim
 
 
-def model(name: str, size: Size, attention: str, seed: int = 0) -> Any:
-    """The model of this name, its weights drawn from `seed`, float32 on the CPU, in `eval`."""
+def model(name: str, size: Size, attention: str, device: str = "cpu", seed: int = 0) -> Any:
+    """The model of this name with this attention, its weights drawn from `seed` on `device`, float32, in `eval`.
+
+    Raises ModelError where parts of it have another attention: transformers 5.17 sets that of T5's two halves when a
+    model is made, and not afterwards.
+    """
     transformers.set_seed(seed)
     config, architecture = MODELS[name](size)
-    made = architecture._from_config(config, attn_implementation=attention).eval()
-    # Zeros, as of learned sinks and biases, would hide what becomes of them.
-    for parameter in made.parameters():
-        if not parameter.detach().any():
-            parameter.data.normal_(std=0.5)
+    with torch.device(device):
+        made = architecture._from_config(config, attn_implementation=attention).eval()
+        # Zeros, as of learned sinks and biases, would hide what becomes of them.
+        for parameter in made.parameters():
+            if not parameter.detach().any():
+                parameter.data.normal_(std=0.5)
+    found = {part.config._attn_implementation for part in made.modules() if hasattr(part, "config")}
+    if found != {attention}:
+        raise ModelError(f"parts of {name} have the attention {sorted(found)}; expected {attention!r} in all")
     return made
 
 

@@ -36,6 +36,21 @@ def test_a_model_agrees_with_its_eager_self(name: str) -> None:
     assert (found.tokens is None) == (name in tiny.ENCODERS)
 
 
+def test_a_model_whose_parts_have_another_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, architecture = tiny.MODELS["T5"](SIZE)
+
+    class Halves(architecture):  # type: ignore[misc, valid-type]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.encoder.config._attn_implementation = "eager"
+
+    monkeypatch.setitem(tiny.MODELS, "T5", lambda size: (config, Halves))
+    with pytest.raises(
+        ModelError, match=r"parts of T5 have the attention \['eager', 'generated'\]; expected 'generated'"
+    ):
+        comparing.compare("T5", SIZE, "generated")
+
+
 @pytest.mark.parametrize("name", tiny.MODELS)
 def test_a_model_is_timed_with_what_it_reads(name: str) -> None:
     made = tiny.model(name, SIZE, "eager")
