@@ -17,12 +17,14 @@ from flashgen.codegen.naming import inner
 from flashgen.codegen.registry import TEXTS
 from flashgen.codegen.templates import environment
 from flashgen.codegen.texts import PAIR, Kernels, render_kernels
+from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
 
 MODULE = "__init__.py"
 
 
+@no_collections()
 def render(variant: Variant) -> dict[str, str]:
     """The text of each file of the variant's package by its path there, `__init__.py` first."""
     kernels = _kernels(variant)

@@ -23,6 +23,7 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.described import Described
 from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.device.rounding import compiled_with
@@ -249,7 +250,7 @@ def _launch_here(
         if tracer is not None:
             tracer.refuse("its kernel is not known yet", later=True)
         arguments = flat_arguments(arguments)
-        with _first_launch:
+        with _first_launch, no_collections():
             compiled = kernel[(programs,)](*arguments, **constants)
             return _remember(description, kernel, compiled, arguments, constants)
     stream = driver.active.get_current_stream(gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import shlex
 import subprocess
@@ -51,6 +52,27 @@ def functions(text: str) -> dict[str, ast.FunctionDef]:
 
 def source(text: str, name: str) -> str:
     return ast.unparse(functions(text)[name])
+
+
+def test_rendering_is_not_interrupted_by_collections() -> None:
+    variant = load({"name": "uncollected", "score": "score - 0.25 * abs(q - k)", "mask": "k % 3 <= q"})
+    begun: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        begun.extend([info["generation"]] if phase == "start" else [])
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1000, 10, 10)
+    gc.callbacks.append(note)
+    try:
+        render(variant)
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+    # What was made within comes after it.
+    assert len(begun) <= 1
+    assert gc.isenabled()
 
 
 def words_of(text: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,20 @@ def test_a_repeated_launch_asks_for_the_rest_once() -> None:
         launching.relaunch(_add_scaled, ("twos",), {"y_ptr": y, "z_ptr": None, "x_ptr": x}, rest)
     assert x.tolist() == [18.0] * 40
     assert len(asked) == (1 if on_gpu else 3)
+
+
+def test_a_first_launch_is_not_interrupted_by_collections() -> None:
+    found = []
+
+    class Kernel:
+        pre_run_hooks = ()
+
+        def __getitem__(self, grid: tuple[int]) -> Any:
+            return lambda *arguments, **constants: found.append((grid, constants, gc.isenabled()))
+
+    launching._launch_here(Kernel(), 3, 0, (MEMORY,), {"BLOCK": 16})
+    assert found == [((3,), {"BLOCK": 16}, False)]
+    assert gc.isenabled()
 
 
 def _takes(*names: str) -> SimpleNamespace:
