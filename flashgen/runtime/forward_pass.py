@@ -11,6 +11,7 @@ from flashgen.runtime.call import Call, is_empty, nothing_seen, outputs
 from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import few_queries
+from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own import prepare_own
 from flashgen.runtime.registry import kernel_of
@@ -38,9 +39,10 @@ def attention_forward(
         return found
     tensors = _tensors(call, written)
     chosen = choose_config(config, variant.configs["forward"], call)
+    kernel = kernel_of("forward", chosen)
     if variant.planned:
-        tensors |= query_schedule(variant, call, chosen, counts, tiles)
-    kernel_of("forward", chosen).launch(variant, call, chosen, tensors)
+        tensors |= query_schedule(variant, call, chosen, counts, tiles, kernel, tensors)
+    kernel.launch(variant, call, chosen, tensors)
     return found
 
 
@@ -60,11 +62,14 @@ def _tensors(call: Call, written: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 def query_schedule(
     variant: Variant, call: Call, config: Config, counts: torch.Tensor | None = None,
-    tiles: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None, walker: Kernel | None = None, tensors: Mapping[str, Any] = {},
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Which tiles of keys a tile of queries needs, as kernels take it: by a plan, if there is one."""
+    """Which tiles of keys a tile of queries needs, as kernels take it: by a plan, if there is one.
+
+    `walker` and `tensors` are as for `make_schedule`.
+    """
     if counts is None or tiles is None:
-        counts, tiles = make_schedule(variant, call, config)
+        counts, tiles = make_schedule(variant, call, config, False, walker, tensors)
     else:
         shape = state_shape(call, config, variant.by_batch, variant.by_head)
         counts, tiles = check_plan(counts, tiles, shape, call.q)

@@ -50,6 +50,7 @@ class Rest:
 
     `numbers` are what a kernel may be compiled for, `constants` the values of its compile-time arguments; both may have
     names that the kernel does not ask for. `tilings` are how tensors among the first arguments are seen by tiles.
+    `first` is called before the kernel is launched for the first time, which is when it is compiled.
     """
 
     programs: int
@@ -57,6 +58,7 @@ class Rest:
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
     tilings: Mapping[str, Tiling] = field(default_factory=dict)
+    first: Callable[[], None] | None = None
 
     def arguments(self, kernel: Any, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a kernel in its order, descriptors in the place of tensors; and its constants by name."""
@@ -205,7 +207,7 @@ def _relaunch_here(
         asked = rest()
         positional, constants = asked.arguments(kernel, given)
         constants = {**compiled_with(kernel), **constants, **asked.options}
-        found = _launch_here(kernel, asked.programs, gpu, positional, constants)
+        found = _launch_here(kernel, asked.programs, gpu, positional, constants, asked.first)
         if found is not None:
             remember(_known, described, _know(order, found, asked, (*positional, *found.values), passed))
         return
@@ -239,8 +241,9 @@ def _know(order: Order, found: Found, asked: Rest, everything: tuple[Any, ...], 
 
 
 def _launch_here(
-    kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any]
-) -> Found | None:
+    kernel: Any, programs: int, gpu: int, arguments: tuple[Any, ...], constants: dict[str, Any],
+    first: Callable[[], None] | None = None,
+) -> Found | None:  # fmt: skip
     """Launch; the kernel that was found for it, if it is to be remembered."""
     triton.set_allocator(scratch)
     description, passed = describe_arguments(kernel, gpu, arguments, (*constants, *constants.values()))
@@ -250,6 +253,9 @@ def _launch_here(
         if tracer is not None:
             tracer.refuse("its kernel is not known yet", later=True)
         arguments = flat_arguments(arguments)
+        # A kernel with hooks is launched as if for the first time each time.
+        if first is not None and not kernel.pre_run_hooks:
+            first()
         with _first_launch, no_collections():
             compiled = kernel[(programs,)](*arguments, **constants)
             return _remember(description, kernel, compiled, arguments, constants)

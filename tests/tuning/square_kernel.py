@@ -18,6 +18,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.kernel import Kernel, query_tiles
 from flashgen.runtime.kernels.portable import key_bytes, portable_constants, portable_options
 from flashgen.runtime.launching import relaunch
+from flashgen.runtime.meanwhile import Relaunch
 from flashgen.runtime.registry import register
 from flashgen.runtime.variant import Variant
 
@@ -33,8 +34,10 @@ def square(size: int, order: int = 0) -> Config:
     return Config(size, size, 4, 1, "square", order=order)
 
 
-def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
-    relaunch(
+def _launch(
+    variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any], by: Relaunch = relaunch
+) -> None:  # fmt: skip
+    by(
         variant.kernels["forward_square"], (call.layout, call.own, config), tensors,
         lambda: SQUARE.rest(call, config, query_tiles(call, config)),
     )  # fmt: skip

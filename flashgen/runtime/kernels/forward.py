@@ -18,6 +18,7 @@ from flashgen.runtime.kernels.portable import (
     tile_shapes,
 )
 from flashgen.runtime.launching import relaunch
+from flashgen.runtime.meanwhile import Relaunch
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
 
@@ -41,9 +42,14 @@ def _accumulators(config: Config, task: Task) -> int:
     return config.BM * (config.BN + padded(task.v_head_dim)) // (32 * config.num_warps)
 
 
-def launch_forward(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
-    """Write out, lse and residue, which are among the `tensors`, with what the kernel reads of the call."""
-    relaunch(
+def launch_forward(
+    variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any], by: Relaunch = relaunch
+) -> None:  # fmt: skip
+    """Write out, lse and residue, which are among the `tensors`, with what the kernel reads of the call.
+
+    `by` launches it.
+    """
+    by(
         variant.kernels["forward"], (call.layout, call.own, config), tensors,
         lambda: FORWARD_KERNEL.rest(call, config, query_tiles(call, config)),
     )  # fmt: skip

@@ -23,6 +23,7 @@ from flashgen.runtime.kernels.sm90 import (
     product_width,
 )
 from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.meanwhile import Relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
@@ -152,11 +153,13 @@ def _head_group(
     return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
 
 
-def _launch(variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any]) -> None:
+def _launch(
+    variant: Variant, call: Call, config: Config, tensors: Mapping[str, Any], by: Relaunch = relaunch
+) -> None:  # fmt: skip
     """As `launch_forward`."""
     if variant.takes("forward_sm90", "counter_ptr"):
         tensors = {**tensors, "counter_ptr": tile_counter(call)}
-    relaunch(
+    by(
         variant.kernels["forward_sm90"], (call.layout, call.own, config),
         tensors,
         lambda: FORWARD_SM90_KERNEL.rest(

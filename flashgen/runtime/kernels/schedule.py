@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 import torch
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Beside
+from flashgen.runtime.kernels.kernel import Beside, Kernel
 from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.meanwhile import compiled_meanwhile, compiles_freely
 from flashgen.runtime.schedule import by_key, compact, state_shape
 from flashgen.runtime.variant import Variant
 
@@ -26,9 +31,13 @@ def schedules(config: Config) -> tuple[Beside, ...]:
 
 
 def make_schedule(
-    variant: Variant, call: Call, config: Config, turned: bool = False
+    variant: Variant, call: Call, config: Config, turned: bool = False, walker: Kernel | None = None,
+    tensors: Mapping[str, Any] = {},
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Which tiles of keys each tile of queries needs, or where `turned` the other way round: as Plan has them."""
+    """Which tiles of keys each tile of queries needs, or where `turned` the other way round: as Plan has them.
+
+    `walker` is the kernel of the forward pass that will walk the schedule, with these `tensors` beside it, if there is.
+    """
     shape = state_shape(call, config, variant.by_batch, variant.by_head)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
@@ -38,6 +47,23 @@ def make_schedule(
         lambda: Rest(
             -(-kv_tiles // beside.constants["CHUNK"]) * q_tiles * batch * heads,
             {**call.numbers, "num_k_tiles": kv_tiles, "schedule_heads": heads}, beside.constants, beside.options,
+            first=None if walker is None else partial(_compile_at_once, variant, call, config, walker, tensors),
         ),
     )  # fmt: skip
     return compact(by_key(states, call.sizes.q_len % config.BM != 0) if turned else states)
+
+
+def _compile_at_once(
+    variant: Variant, call: Call, config: Config, walker: Kernel, tensors: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """Have all kernels that make the schedule compiled, and the one that walks it at the same time: that takes longest.
+
+    They are compiled where they are launched, so a schedule is made for that.
+    """
+    if not compiles_freely(call.q.get_device()):
+        return
+    # To the compiler one schedule is as good as another.
+    nowhere = torch.empty(4, dtype=torch.int32, device=call.q.device)
+    walked = {**tensors, "counts_ptr": nowhere, "tiles_ptr": nowhere}
+    with compiled_meanwhile(call.q.get_device(), lambda by: walker.launch(variant, call, config, walked, by)):
+        make_schedule(variant, call, config)
