@@ -50,7 +50,7 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
             "l = gl.zeros([ROWS, 8], gl.float32, shape.l_layout) + (total * 0.125)[:, None]\n",
         ),
     ),
-    "tiles in turn": (Edit("index = gl.num_programs(0) + gl.sum(answer, 0)", "index += gl.num_programs(0)"),),
+    "tiles in turn": (Edit("gl.num_programs(0) + gl.sum(answer, 0)", "work_tile[0] + gl.num_programs(0)"),),
     "shortest tiles first": (Edit("row0 = tile * BM", "row0 = (gl.cdiv(q_len, BM) - 1 - tile) * BM"),),
     "causal, all tiles": (Edit("    stop = q_last + 1\n", "    stop = kv_len\n"),),
     "causal, all masked": (Edit("full_end = gl.maximum(q_first + 1, 0) // BN * BN", "full_end = 0"),),

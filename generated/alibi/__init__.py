@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "5535d9200e96",
-        "backward_q": "7357034be636",
-        "backward_kv": "ca1764fb8926",
+        "forward": "d5e3e5d5230f",
+        "backward_q": "126b72343e5a",
+        "backward_kv": "c96a336667c5",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

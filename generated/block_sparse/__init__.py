@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "1e7a2d1a2a28",
-        "backward_q": "e36494914882",
-        "backward_kv": "2333e48b0951",
+        "forward": "fab5af06cb7a",
+        "backward_q": "99dbff8cd2fe",
+        "backward_kv": "c41b12227942",
         "decode": "0dc0d0988137",
         "decode_paged": "8530b9755747",
     },

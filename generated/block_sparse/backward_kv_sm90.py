@@ -20,7 +20,8 @@ from flashgen.runtime.device.sm90.kv_tiles import kv_place, slot_of
 from flashgen.runtime.device.sm90.positions import opaque
 from flashgen.runtime.device.sm90.scheduled import scheduled_queries, scheduled_query_tile
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, reset_counter
-from flashgen.runtime.device.sm90.sequences import count_key_tiles, delta_place, if_any, key_tile, other_side, tma_place
+from flashgen.runtime.device.sm90.sequences import delta_place, if_any, tma_place
+from flashgen.runtime.device.sm90.work_tiles import count_key_tiles, key_tile, keys_at, other_range
 
 from .pair import _visible_by_key
 
@@ -73,11 +74,10 @@ def _backward_producer(
         tile = index
         if cu_seqlens_k_ptr is None:
             tile = _ranked(index, by_rank, counts_ptr, batch, heads, kv_heads, longest_k, head_group, BN)
-        scheduler.announce(ticket, tile)
-        b, kv_h, col0, begin_k, num_keys = key_tile(
-            tile, cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-        )
-        b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+        work_tile = keys_at(sequences, tile, longest_q, longest_k, kv_heads, head_group, BN)
+        scheduler.announce(ticket, work_tile)
+        b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+        begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
         seen = if_any(cu_seqlens_q_ptr, q_len, num_keys, 0)
         mbarrier.wait(v_empty, ticket & 1 ^ 1)
         mbarrier.expect(v_full, 2 * v_desc.block_type.nbytes)
@@ -99,7 +99,7 @@ def _backward_producer(
         ticket += 1
         # Whoever is done takes the next tile.
         index = gl.atomic_add(counter_ptr, 1) + gl.num_programs(0)
-    scheduler.announce(ticket, index)
+    scheduler.end(ticket, index)
     reset_counter(counter_ptr)
 
 
@@ -136,14 +136,12 @@ def _backward_consumer(
     num_kv_tiles = count_key_tiles(order_ptr, num_seqs, longest_k, batch, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
-    index = scheduler.take(ticket)
-    while index < num_kv_tiles:
+    work_tile = scheduler.take(ticket)
+    while work_tile[0] < num_kv_tiles:
         dk = gl.zeros([64, shape.HEAD_DIM], gl.float32, shape.dk_layout)
         dv = gl.zeros([64, shape.V_HEAD_DIM], gl.float32, shape.dv_layout)
-        b, kv_h, col0, begin_k, num_keys = key_tile(
-            index, cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-        )
-        b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+        b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+        begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
         kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
         cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
         # Keys beyond the last are taken as the last: they read what exists.
@@ -235,9 +233,10 @@ def _backward_consumer(
         end_dq(dq_sums, last_at, n, shared, CONSUMER, shape)
         mbarrier.arrive(k_empty)
         places = (batch, longest_k, kv_heads, head_group)
-        store_gradients(outputs, dk, scale, dv, index, places, sequences, shared, CONSUMER, BN, shape)
+        work_tile = scheduler.take_again(ticket, work_tile)
+        store_gradients(outputs, dk, scale, dv, work_tile, places, sequences, shared, CONSUMER, BN, shape)
         ticket += 1
-        index = scheduler.take(ticket)
+        work_tile = scheduler.take(ticket)
     tma.store_wait(0)
 
 
@@ -256,7 +255,7 @@ def _backward_kv_sm90(
     # and V. For each tile they walk along the queries that see some of its keys, head by head of those that share them:
     # p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta), dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each head.
-    # Packed sequences are where cu_seqlens are not None; see key_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see work_tiles.py for both.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers
@@ -267,7 +266,7 @@ def _backward_kv_sm90(
     V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
     shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True)
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=True)
-    scheduler = make_scheduler(2)
+    scheduler = make_scheduler(2, cu_seqlens_q_ptr is not None)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=True)
     sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)
     inputs = (

@@ -16,8 +16,7 @@ from flashgen.runtime.device.sm90.forward_steps import (
     ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
 )
 from flashgen.runtime.device.sm90.paged_keys import (
-    bring_keys, bring_values, count_query_tiles, describe_keys, find_keys, find_queries, find_tile, next_query_tile,
-    no_keys,
+    bring_keys, bring_values, count_query_tiles, describe_keys, find_tile, next_query_tile, no_keys,
 )
 from flashgen.runtime.device.sm90.scheduled import scheduled_key_tile, scheduled_keys
 from flashgen.runtime.device.sm90.scheduler import make_scheduler, request_tile, reset_counter
@@ -26,24 +25,24 @@ from flashgen.runtime.device.sm90.sequences import (
 )
 from flashgen.runtime.device.sm90.softmax import packed, softmax_step_scaled
 from flashgen.runtime.device.sm90.tiles import tile_at
+from flashgen.runtime.device.sm90.work_tiles import other_range, query_tile
 
 from .pair import _visible
 
 
 @gluon.jit
 def _work(
-    index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, sequences, BM: gl.constexpr
+    work_tile, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, q_len, kv_len, head_group, sequences, BM: gl.constexpr
 ):
-    """What `find_queries` says of tile `index` of queries, its first row; how many tiles of keys it sees, and which.
+    """What `query_tile` says of a tile of queries, its first row, and its keys; how many tiles of these it sees, and
+    which.
 
     Of num_tiles tiles of keys, the first num_mixed need the mask; see scheduled_key_tile.
     """
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages = sequences
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences
     num_q_tiles = gl.cdiv(q_len, BM)
-    b, h, tile, begin_q, q_len = find_queries(
-        pages, index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM
-    )
-    b, begin_k, num_keys = find_keys(pages, cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
+    b, h, tile, begin_q, q_len = query_tile(work_tile, cu_seqlens_q_ptr, q_len, batch, heads, head_group, BM)
+    begin_k, num_keys = other_range(work_tile, cu_seqlens_k_ptr, b, kv_len)
     row0 = tile * BM
     if cu_seqlens_q_ptr is None:
         # The schedule says which tiles are the longest.
@@ -79,19 +78,17 @@ def _producer(
         pages, cu_seqlens_k_ptr, v_ptr, batch, kv_heads, longest_k, v_head_dim, v_strides, v_s, shape
     )
     num_q_tiles = count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, batch, heads, BM)
-    index = next_query_tile(
-        pages, gl.program_id(0), counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM
-    )
+    work_tile = next_query_tile(sequences, gl.program_id(0), counter_ptr, longest_q, longest_k, heads, BM)
     ticket = 0  # tiles of queries so far
     # Tiles of keys so far. V comes after K of the tile that follows, also
     # where that is the first of the next tile of queries: there is room for K sooner.
     n = 0
     v_b, v_head, v_row = no_keys(pages)
     answer = gl.zeros([32], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
-    while index < num_q_tiles:
-        scheduler.announce(ticket, index)
+    while work_tile[0] < num_q_tiles:
+        scheduler.announce(ticket, work_tile)
         _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, sequences, BM
+            work_tile, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, sequences, BM
         )
         kv_h = h // (heads // kv_heads)
         for i in range(num_tiles):
@@ -115,9 +112,10 @@ def _producer(
                 load_queries(q_descs, cu_seqlens_q_ptr, begin_q, q_len, h, row0, ticket, q_s, q_channel, shape)
             n += 1
         ticket += 1
-        index = gl.num_programs(0) + gl.sum(answer, 0)
-        index = next_query_tile(pages, index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, longest_q, heads, BM)
-    scheduler.announce(ticket, index)
+        work_tile = next_query_tile(
+            sequences, gl.num_programs(0) + gl.sum(answer, 0), counter_ptr, longest_q, longest_k, heads, BM
+        )
+    scheduler.announce(ticket, work_tile)
     if cu_seqlens_q_ptr is None or n > 0:
         bring_values(pages, v_descs, v_b, v_head, v_row, n - 1, v_s, k_channel, v_channel, shape)
     reset_counter(counter_ptr)
@@ -169,7 +167,8 @@ def _consumer(
         ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
     index = 0
     while index < num_q_tiles:
-        index = scheduler.take(ticket)
+        work_tile = scheduler.take(ticket, index)
+        index = work_tile[0]
         begins = index < num_q_tiles
         finishes = ticket > 0
 
@@ -184,6 +183,11 @@ def _consumer(
         )
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
+        if cu_seqlens_q_ptr is not None:
+            # Where there was none, those of this tile, which exist.
+            before = gl.maximum(ticket - 1, 0)
+            _, b, h, tile, begin_q, q_len, _, _ = scheduler.take_again(before, work_tile, finishes)
+            row0 = tile * BM + CONSUMER * ROWS
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
         empty = l == 0
         factor = 1.0 / gl.where(empty, 1.0, l)
@@ -200,7 +204,7 @@ def _consumer(
 
         # The tile that begins.
         b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed, num_full, row_tiles_ptr = _work(
-            index, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, sequences, BM
+            work_tile, counts_ptr, tiles_ptr, num_k_tiles, batch, heads, longest_q, longest_k, head_group, sequences, BM
         )
         kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
         row0 += CONSUMER * ROWS
@@ -296,15 +300,15 @@ def _forward_sm90(
     BLOCK_SIZE: gl.constexpr,
 ):
     # Grid: at most as many programs as the GPU holds at once; they share the tiles of BM query rows of all heads.
-    # Packed sequences are where cu_seqlens are not None; see query_tile for both. Keys lie in pages of BLOCK_SIZE slots
-    # where block_table is not None, see paged_keys.py.
+    # Packed sequences are where cu_seqlens are not None; see work_tiles.py for both. Keys lie in pages of BLOCK_SIZE
+    # slots where block_table is not None, see paged_keys.py.
     # One warp loads (_producer), CONSUMERS groups of four warps compute (_consumer). A channel says
     # when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
     shape = ForwardShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES, CONSUMERS, PING_PONG, SPLIT, BLOCK_SIZE)
     shared = allocate_forward(q_ptr.dtype.element_ty, shape, cu_seqlens_q_ptr is not None)
     out_desc = describe_output(cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, shared[3])
-    scheduler = make_scheduler(CONSUMERS)
+    scheduler = make_scheduler(CONSUMERS, cu_seqlens_q_ptr is not None)
     q_channel = make_channel(shape.Q_SLOTS, 1, CONSUMERS)
     k_channel = make_channel(STAGES, CONSUMERS)
     v_channel = make_channel(STAGES, CONSUMERS)

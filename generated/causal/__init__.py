@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "950a8bb05deb",
-        "backward_q": "3ee514936ac4",
-        "backward_kv": "a02395ce9fbd",
+        "forward": "90325480c75a",
+        "backward_q": "6a52ee8ba15c",
+        "backward_kv": "47749126ffb1",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",
     },

@@ -10,7 +10,7 @@ Do not edit: change the spec and build again.
 import triton
 import triton.language as tl
 
-from flashgen.runtime.device.packed import delta_tile, first_row
+from flashgen.runtime.device.packed import delta_tile, first_row, rows_apart
 
 
 @triton.jit(do_not_specialize=["heads", "q_len", "num_rows", "v_head_dim", "num_seqs", "total_q"])
@@ -53,4 +53,8 @@ def _delta(
     if dq_sums_ptr is not None:
         # Zeros where parts of dQ are added up, WIDTH for each row.
         elements = at[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=(places < num_rows)[:, None])
+        cleared = places < num_rows
+        if cu_seqlens_q_ptr is not None:
+            # Nothing is added where a packed sequence has room for rows but none of them.
+            cleared &= row0 // rows_apart() * rows_apart() < q_len
+        tl.store(dq_sums_ptr + elements, tl.zeros([BM, WIDTH], tl.float32), mask=cleared[:, None])

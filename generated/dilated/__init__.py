@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "0b07cd53fb00",
-        "backward_q": "60a135f8c3a6",
-        "backward_kv": "f9a86f9f75c5",
+        "forward": "656312087505",
+        "backward_q": "64963c77ad38",
+        "backward_kv": "f18df9d88054",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "2130cd1bf99e",
-        "backward_q": "bfe8a24fbf3c",
-        "backward_kv": "bf21cfe87273",
+        "forward": "fba78ec2ac1b",
+        "backward_q": "c79d7bebc00c",
+        "backward_kv": "dda2e89a95f6",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

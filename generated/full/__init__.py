@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "69dbf8763b6c",
-        "backward_q": "bdca3c8d21de",
-        "backward_kv": "1d7de2a17f63",
+        "forward": "5d1efad072ad",
+        "backward_q": "e3b5aabe8dae",
+        "backward_kv": "e8cc69bbfc46",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "ce252414e08c",
-        "backward_q": "90ff74d6fd86",
-        "backward_kv": "a5a3a210f1f9",
+        "forward": "be547f6f8be9",
+        "backward_q": "91438de43246",
+        "backward_kv": "ffce0fef4779",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",
     },

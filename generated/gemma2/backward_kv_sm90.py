@@ -17,7 +17,8 @@ from flashgen.runtime.device.sm90.kv_steps import (
 )
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from, rows_to
-from flashgen.runtime.device.sm90.sequences import delta_place, if_any, key_tile, other_side, tma_place
+from flashgen.runtime.device.sm90.sequences import delta_place, if_any, tma_place
+from flashgen.runtime.device.sm90.work_tiles import key_tile, keys_at, other_range
 
 from .pair import _score_and_slope_by_key
 
@@ -57,10 +58,9 @@ def _backward_producer(descs, shared, of_keys, of_queries, sizes, sequences, sha
     (kv_full,) = of_keys
     k_desc, v_desc = descs[2:4]
     k_s, v_s = shared[2:4]
-    b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-    )
-    b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+    work_tile = keys_at(sequences, gl.program_id(0), longest_q, longest_k, kv_heads, head_group, BN)
+    b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+    begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
     seen = if_any(cu_seqlens_q_ptr, q_len, num_keys, 0)
     mbarrier.expect(kv_full, 2 * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
@@ -101,10 +101,9 @@ def _backward_consumer(
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     dk = gl.zeros([64, shape.HEAD_DIM], gl.float32, shape.dk_layout)
     dv = gl.zeros([64, shape.V_HEAD_DIM], gl.float32, shape.dv_layout)
-    b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-    )
-    b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+    work_tile = keys_at(sequences, gl.program_id(0), longest_q, longest_k, kv_heads, head_group, BN)
+    b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+    begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
     cols = col0 + 64 * CONSUMER + gl.arange(0, 64, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
@@ -176,7 +175,9 @@ def _backward_consumer(
 
     # Epilogue. The tiles of K and V have been read and take dK and dV, which TMA writes as far as there are keys.
     places = (batch, longest_k, kv_heads, head_group)
-    store_gradients_at_once(outputs, dk, scale, dv, last_at, n, places, sequences, shared, CONSUMER, BN, shape)
+    store_gradients_at_once(
+        outputs, dk, scale, dv, last_at, n, work_tile, places, sequences, shared, CONSUMER, BN, shape
+    )
     tma.store_wait(0)
 
 
@@ -194,7 +195,7 @@ def _backward_kv_sm90(
     # queries that see some of its keys, head by head of those that share them: p = exp2(logit - lse), dv = p^T d_out,
     # ds = p * (d_out v^T - delta) * slope, dk = scale ds^T q. lse and delta are what _delta writes, num_rows for each
     # head.
-    # Packed sequences are where cu_seqlens are not None; see key_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see work_tiles.py for both.
     # Where FUSE_DQ, each tile's part of dq = scale ds k is added in memory, in float32 and in no fixed order: without
     # the scale, in tiles of 64 x 64, each as fragments, see add_dq.
     # One warp loads (_backward_producer), two groups of four warps compute (_backward_consumer). They meet at barriers

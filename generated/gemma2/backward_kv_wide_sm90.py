@@ -15,12 +15,13 @@ from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, 
 from flashgen.runtime.device.sm90.fragments import load_fragments, store_fragments
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
 from flashgen.runtime.device.sm90.positions import rows_from, rows_to
-from flashgen.runtime.device.sm90.sequences import delta_place, if_any, key_tile, other_side, tma_place
+from flashgen.runtime.device.sm90.sequences import delta_place, if_any, tma_place
 from flashgen.runtime.device.sm90.tiles import place_of
 from flashgen.runtime.device.sm90.wide_steps import (
     WideShape, add_wide_dk, add_wide_dv, allocate_wide, load_wide_stage, start_wide_dp, start_wide_scores, store_wide,
     zero_wide_dk, zero_wide_dv,
 )
+from flashgen.runtime.device.sm90.work_tiles import key_tile, keys_at, other_range
 from flashgen.runtime.gluon import tma_load
 
 from .backward_kv_sm90 import _queries_of, _query_tile
@@ -35,10 +36,9 @@ def _wide_producer(descs, shared, channels, sizes, sequences, shape, BM: gl.cons
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
     kv_full, q_channel, do_channel = channels[:3]
     k_desc, v_desc = descs[2:4]
-    b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-    )
-    b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+    work_tile = keys_at(sequences, gl.program_id(0), longest_q, longest_k, kv_heads, head_group, BN)
+    b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+    begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
     k_b, k_row = tma_place(cu_seqlens_k_ptr, begin_k, if_any(cu_seqlens_q_ptr, q_len, num_keys, 0), col0)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
@@ -70,10 +70,9 @@ def _wide_dv_consumer(shared, channels, dv_desc, sizes, sequences, shape, BM: gl
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
     dv = zero_wide_dv(shape)
-    b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-    )
-    b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+    work_tile = keys_at(sequences, gl.program_id(0), longest_q, longest_k, kv_heads, head_group, BN)
+    b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+    begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
     cols = col0 + gl.arange(0, BN, layout=col_layout)
     # Keys beyond the last are taken as the last: they read what exists.
@@ -144,10 +143,9 @@ def _wide_dk_consumer(shared, channels, dk_desc, sizes, sequences, shape, BM: gl
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     zero = gl.zeros([BN, BM], gl.float32, scores_layout)
     dk = zero_wide_dk(shape)
-    b, kv_h, col0, begin_k, num_keys = key_tile(
-        gl.program_id(0), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, longest_k, batch, kv_heads, head_group, BN
-    )
-    b, begin_q, q_len = other_side(cu_seqlens_q_ptr, b, num_seqs, total_q, longest_q)
+    work_tile = keys_at(sequences, gl.program_id(0), longest_q, longest_k, kv_heads, head_group, BN)
+    b, kv_h, col0, begin_k, num_keys = key_tile(work_tile, order_ptr, longest_k, batch, kv_heads, head_group, BN)
+    begin_q, q_len = other_range(work_tile, cu_seqlens_q_ptr, b, longest_q)
     kv_len = if_any(cu_seqlens_q_ptr, q_len, num_keys, 1)
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
     mbarrier.wait(kv_full, 0)
@@ -189,7 +187,7 @@ def _backward_kv_wide_sm90(
     # One warp loads (_wide_producer), four warps make p and dv (_wide_dv_consumer), four ds and dk (_wide_dk_consumer).
     # Channels say when a tile has arrived in shared memory, and when all who read it are done.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
-    # Packed sequences are where cu_seqlens are not None; see key_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see work_tiles.py for both.
     descs = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc)
     shape = WideShape(BM, BN, HEAD_DIM, V_HEAD_DIM, STAGES)
     shared = allocate_wide(descs, shape)

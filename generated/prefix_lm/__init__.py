@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "13833e032acb",
-        "backward_q": "639dbce3bae7",
-        "backward_kv": "524220eed156",
+        "forward": "c4d80837cd95",
+        "backward_q": "b75c2e557b6b",
+        "backward_kv": "48d0eb5a1e98",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

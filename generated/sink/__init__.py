@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "749d107cde41",
-        "backward_q": "523738808cd5",
-        "backward_kv": "a02395ce9fbd",
+        "forward": "1eb5bc22ca85",
+        "backward_q": "2cc5183f7681",
+        "backward_kv": "47749126ffb1",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

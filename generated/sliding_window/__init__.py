@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "d434f0e6e549",
-        "backward_q": "e4a9e85e6e90",
-        "backward_kv": "2dbf1d72c63a",
+        "forward": "f78f718dc866",
+        "backward_q": "e0c394dba97c",
+        "backward_kv": "e4b7f3c30384",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",
     },

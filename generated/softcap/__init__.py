@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "e332ae083cdf",
-        "backward_q": "a2b4440fc866",
-        "backward_kv": "94682e23e0c6",
+        "forward": "fb445eaa6923",
+        "backward_q": "b3a2ed90cc11",
+        "backward_kv": "e07b47166744",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",
     },

@@ -22,6 +22,7 @@ from flashgen.runtime.device.sm90.kv_tiles import v_slot_of
 from flashgen.runtime.device.sm90.products import await_product
 from flashgen.runtime.device.sm90.sequences import head_of, hide_if_none, if_any, last_row, some_keys, tma_place
 from flashgen.runtime.device.sm90.tiles import load_tile
+from flashgen.runtime.device.sm90.work_tiles import queries_at
 
 from .forward_sm90 import _key_tile, _work
 from .pair import _visible
@@ -44,8 +45,9 @@ def _dq_producer(
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences
     q_s, do_s, k_s, v_s = shared
     q_full, do_full, k_channel, v_channel = barriers
+    work_tile = queries_at(sequences, gl.program_id(0), longest_q, longest_k, heads, BM)
     _, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, _ = _work(
-        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
+        work_tile, batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
     )
     kv_h = h // (heads // kv_heads)
     seen = if_any(cu_seqlens_k_ptr, num_keys, q_len, 0)
@@ -81,8 +83,9 @@ def _dq_consumer(
     col_layout: gl.constexpr = gl.SliceLayout(0, qk_layout)
     q_tile = q_s.index(CONSUMER).reshape([64, shape.WIDTH])
     zero = gl.zeros([64, BN], gl.float32, qk_layout)
+    work_tile = queries_at(sequences, gl.program_id(0), longest_q, longest_k, heads, BM)
     b, h, row0, begin_q, q_len, begin_k, num_keys, num_tiles, num_mixed = _work(
-        gl.program_id(0), batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
+        work_tile, batch, heads, longest_q, longest_k, head_group, sequences, BM, BN
     )
     kv_len = some_keys(cu_seqlens_k_ptr, num_keys)
     row0 += 64 * CONSUMER
@@ -193,7 +196,7 @@ def _backward_q_sm90(
     # say when a tile has arrived in shared memory, and when all who read it are done. A tile of K is read again,
     # for dQ, when the next one is there: those of K have STAGES places, those of V one less, V_STAGES.
     # HEAD_DIM and V_HEAD_DIM are head_dim and v_head_dim rounded up; what lies beyond reads as zero.
-    # Packed sequences are where cu_seqlens are not None; see query_tile for both.
+    # Packed sequences are where cu_seqlens are not None; see work_tiles.py for both.
     q_s = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout)
     do_s = gl.allocate_shared_memory(do_desc.dtype, [CONSUMERS] + do_desc.block_type.shape, do_desc.layout)
     k_s = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)

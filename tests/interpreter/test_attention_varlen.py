@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,14 @@ PLAIN = Backward(kv=Config(16, 16, 4, 1, fuse_dq=0), q=TILE)
 FUSED = Backward(kv=Config(16, 16, 4, 1, fuse_dq=1), q=TILE)
 
 Gallery = Callable[[str], ModuleType]
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """New memory holds NaN, so that what reads more than was written is found out."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def assert_proven(module: ModuleType, variant: Variant, case: Case) -> None:

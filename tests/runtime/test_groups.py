@@ -9,6 +9,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.kernels import forward_sm90, sm90_keys
 from flashgen.runtime.kernels.forward_sm90 import head_group
 from flashgen.runtime.kernels.sm90_keys import key_head_group
+from flashgen.runtime.packed_sizes import packed_call
 
 KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=0"
 
@@ -55,6 +56,26 @@ def test_the_forward_takes_heads_whose_keys_fit_the_cache(sizes: tuple[int, ...]
 )
 def test_the_backward_takes_heads_whose_queries_fit_the_cache(sizes: tuple[int, ...], expected: int) -> None:
     assert key_head_group(call(*sizes), Config.parse(KEYS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((16, 16, 4096), 4),
+        ((32, 8, 4096), 4),
+        ((16, 16, 5000), 3),  # of 16: 3, 3, 3, 3, 3 and 1
+        ((16, 16, 1 << 20), 1),
+        ((30, 30, 512), 30),
+        ((30, 30, 1024), 15),  # not 16 and 14
+    ],
+)
+def test_the_backward_takes_fewer_heads_of_packed_sequences(sizes: tuple[int, ...], expected: int) -> None:
+    heads, kv_heads, longest = sizes
+    dense = call(1, heads, kv_heads, 20000)
+    ends = torch.empty(33, dtype=torch.int32, device="meta")
+    packed = packed_call(dense, (ends, ends), {"max_seqlen_q": longest, "max_seqlen_k": longest})
+    assert key_head_group(packed, Config.parse(KEYS)) == expected
+    assert key_head_group(packed, Config.parse(f"{KEYS} all_heads=1")) == kv_heads
 
 
 def test_a_config_has_the_backward_take_all_heads_together() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.runtime.device.order import order_sequences
-from flashgen.runtime.device.sm90 import sequences
+from flashgen.runtime.device.sm90 import work_tiles
 from flashgen.runtime.interpreter import interpreted
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,18 +37,22 @@ def as_python(monkeypatch: pytest.MonkeyPatch) -> None:
         minimum=min, maximum=max, cdiv=lambda x, y: -(-x // y), where=lambda test, x, y: x if test else y,
         load=lambda pointer: pointer.numbers[pointer.place],
     )  # fmt: skip
-    monkeypatch.setattr(sequences, "gl", language)
-    for name in ("_heads_together", "_head_and_place", "_rank"):
-        monkeypatch.setattr(sequences, name, getattr(sequences, name).fn)
-    # One sequence has all slots.
-    monkeypatch.setattr(sequences, "slot_tile", lambda cu, num_seqs, total, longest, slot, BLOCK: (0, slot, 0, 2**30))
-    monkeypatch.setattr(sequences, "sequence_or_rest", lambda cu, b, num_seqs, total, longest: (b, cu[b]))
+    monkeypatch.setattr(work_tiles, "gl", language)
+    for name in ("_heads_together", "_head_and_place", "_rank", "_packed_queries", "_other_side"):
+        monkeypatch.setattr(work_tiles, name, getattr(work_tiles, name).fn)
+    # One sequence has all slots, the tile in the last of them first.
+    monkeypatch.setattr(work_tiles, "slot_tile", lambda cu, num_seqs, total, longest, slot, BLOCK: (0, slot, 0, 2**30))
+    monkeypatch.setattr(work_tiles, "sequence_or_rest", lambda cu, b, num_seqs, total, longest: (b, cu[b]))
+    monkeypatch.setattr(
+        work_tiles, "sequence_range", lambda cu, b, num_seqs, total, longest: (b, cu[b] if b < num_seqs else 0)
+    )
 
 
 def slot_of(index: int, total: int, longest: int, heads: int) -> tuple[int, int]:
     """The head and the slot of an index, of one sequence."""
-    _, head, slot, *_ = sequences._slot.fn(index, None, 1, total, longest, heads, BN)
-    return head, slot
+    sequences = ([total], [total], 1, total, total, None)
+    _, _, head, tile, *_ = work_tiles.queries_at.fn(sequences, index, longest, longest, heads, BN)
+    return head, 2**30 // BN - 1 - tile
 
 
 @pytest.mark.usefixtures("as_python")
@@ -104,24 +108,28 @@ def test_sequences_that_lie_over_each_other_have_no_more_tiles_than_there_is_roo
 
 
 @pytest.mark.usefixtures("as_python")
-@pytest.mark.parametrize("heads", [1, 4, 30])
+@pytest.mark.parametrize(("heads", "group"), [(1, 1), (4, 4), (4, 1), (30, 8), (30, 15)])
 @pytest.mark.parametrize("lengths", [[300, 0], [0, 1, 0, 900], [1, 127, 128, 129, 4000, 0, 256, 5000, 0, 1]])
-def test_the_tiles_of_long_sequences_come_first_each_once(lengths: list[int], heads: int) -> None:
+def test_the_tiles_of_long_sequences_come_first_each_once(lengths: list[int], heads: int, group: int) -> None:
     order, longest, num_seqs = Pointer(order_of(lengths)), max(lengths), len(lengths) - 1
 
     def tile(index: int) -> tuple[int, ...]:
         """Sequence, head, first key and length."""
-        given = (lengths, num_seqs, sum(lengths), order, longest, 1, heads, None, BN)
-        b, head, first_key, _, length = sequences.key_tile.fn(index, *given)
-        return b, head, first_key, length
+        packed = (lengths, lengths, num_seqs, sum(lengths), sum(lengths), order)
+        work_tile = work_tiles.keys_at.fn(packed, index, longest, longest, heads, group, BN)
+        b, head, first_key, begin, length = work_tiles.key_tile.fn(work_tile, order, longest, 1, heads, None, BN)
+        _, num_queries = work_tiles.other_range.fn(work_tile, lengths, b, longest)
+        # What lies behind the last sequence, or is no tile, has no queries and passes for the last.
+        is_sequence = begin < num_seqs and index < count
+        assert (work_tile[0], b) == (index, begin if is_sequence else num_seqs - 1)
+        assert num_queries == (lengths[b] if is_sequence else 0)
+        return begin, head, first_key, length
 
-    count = sequences.count_key_tiles.fn(order, num_seqs, longest, 1, heads, BN)
+    count = work_tiles.count_key_tiles.fn(order, num_seqs, longest, 1, heads, BN)
     found = [tile(index) for index in range(count)]
     owned = ((b, head, key, n) for b, n in enumerate(lengths) for head in range(heads) for key in range(0, n, BN))
     assert sorted(found) == sorted(owned)
-    group = sequences._heads_together(longest, heads)
     of_first_heads = [-(-length // BN) for _, head, _, length in found if head < group]
     assert of_first_heads == sorted(of_first_heads, reverse=True)
-    # What comes after the last tile has no key, of a sequence that is none.
-    assert {tile(count + more)[::2] for more in range(3)} == {(num_seqs, BN)}
-    assert tile(count)[3] == 1
+    # What comes after the last tile has no key.
+    assert {tile(count + more)[2:] for more in range(3)} == {(BN, 1)}

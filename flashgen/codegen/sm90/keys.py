@@ -85,12 +85,12 @@ class Work:
 
     @property
     def parameters(self) -> str:
-        names = ("index", *self.names)
+        names = ("work_tile", *self.names)
         return ", ".join(f"{name}: gl.constexpr" if name.isupper() else name for name in names)
 
-    def value(self, index: str) -> str:
+    def value(self, work_tile: str) -> str:
         """The call of it in a kernel."""
-        return f"_work({', '.join((index, *map(longest, self.names)))})"
+        return f"_work({', '.join((work_tile, *map(longest, self.names)))})"
 
 
 def longest(name: str) -> str:

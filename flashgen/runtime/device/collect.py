@@ -22,6 +22,8 @@ def collect_dq(
     _, _, row0, begin, length = delta_tile(
         cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, head, first % num_rows // 64, 64
     )
+    if cu_seqlens_q_ptr is not None and row0 >= length:
+        return
     rows = row0 + tl.arange(0, 64)
     sums = tl.load(sums_ptr + tile * 4096 + tl.arange(0, 4096))
     # Dimensions: eight columns, warp, lane // 4, lane % 4, one of two rows, one of two columns.

@@ -19,8 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashgen.runtime.device.sm90.barriers import barrier_arrive, barrier_sync, make_barriers
 from flashgen.runtime.device.sm90.fragments import add_dq, start_dq
 from flashgen.runtime.device.sm90.positions import opaque
-from flashgen.runtime.device.sm90.sequences import delta_place, key_tile, tma_place
+from flashgen.runtime.device.sm90.sequences import delta_place, tma_place
 from flashgen.runtime.device.sm90.tiles import place_of
+from flashgen.runtime.device.sm90.work_tiles import key_tile
 from flashgen.runtime.gluon import aggregate, reinterpret, tma_load, tma_store
 
 
@@ -241,13 +242,14 @@ def end_dq(dq_sums, last_at, n, shared, CONSUMER: gl.constexpr, shape):
 
 
 @gluon.jit
-def _place_anew(index, places, sequences, CONSUMER: gl.constexpr, BN: gl.constexpr):
-    """Where TMA writes a consumer's part of the tile of keys `index`, which is not worth registers in the meantime."""
+def _place_anew(work_tile, places, sequences, CONSUMER: gl.constexpr, BN: gl.constexpr):
+    """Where TMA writes a consumer's part of a tile of keys; of a dense one that is not worth registers in the meantime."""
     batch, longest_k, kv_heads, head_group = places
-    _, cu_seqlens_k_ptr, num_seqs, _, total_k, order_ptr = sequences
+    cu_seqlens_k_ptr, order_ptr = sequences[1], sequences[5]
+    if order_ptr is None:
+        work_tile = (opaque(work_tile[0]),)
     _, kv_h, col0, begin, length = key_tile(
-        opaque(index), cu_seqlens_k_ptr, num_seqs, total_k, order_ptr, opaque(longest_k), batch, opaque(kv_heads),
-        opaque(head_group), BN,
+        work_tile, order_ptr, opaque(longest_k), batch, opaque(kv_heads), opaque(head_group), BN
     )  # fmt: skip
     b, row = tma_place(cu_seqlens_k_ptr, begin, length, col0 + 64 * CONSUMER)
     return b, kv_h, row
@@ -255,14 +257,14 @@ def _place_anew(index, places, sequences, CONSUMER: gl.constexpr, BN: gl.constex
 
 @gluon.jit
 def store_gradients(
-    outputs, dk, scale, dv, index, places, sequences, shared, CONSUMER: gl.constexpr, BN: gl.constexpr, shape
+    outputs, dk, scale, dv, work_tile, places, sequences, shared, CONSUMER: gl.constexpr, BN: gl.constexpr, shape
 ):
-    """Let TMA write dK * scale and dV of the tile of keys `index`, as far as there are keys."""
+    """Let TMA write dK * scale and dV of a tile of keys, as far as there are keys."""
     _, dk_desc, dv_desc = outputs
     dk_s, dv_s = shared[8], shared[9]
     if shape.THROUGH_DS:
         barrier_sync(12)
-    b, kv_h, row = _place_anew(index, places, sequences, CONSUMER, BN)
+    b, kv_h, row = _place_anew(work_tile, places, sequences, CONSUMER, BN)
     dv_tile, dk_tile = dv_s.index(CONSUMER), dk_s.index(dk_s.type.shape[0] - 2 + CONSUMER)
     tma.store_wait(0)
     dv_tile.reshape([64, shape.V_HEAD_DIM]).store(dv.to(dv_desc.dtype))
@@ -277,12 +279,24 @@ def store_gradients(
 
 @gluon.jit
 def store_gradients_at_once(
-    outputs, dk, scale, dv, last_at, n, places, sequences, shared, CONSUMER: gl.constexpr, BN: gl.constexpr, shape
+    outputs,
+    dk,
+    scale,
+    dv,
+    last_at,
+    n,
+    work_tile,
+    places,
+    sequences,
+    shared,
+    CONSUMER: gl.constexpr,
+    BN: gl.constexpr,
+    shape,
 ):
     """The same for a program's only tile of keys: dK and dV take the place of K and V, which have been read then."""
     dq_sums, dk_desc, dv_desc = outputs
     k_s, v_s = shared[2:4]
-    b, kv_h, row = _place_anew(gl.program_id(0), places, sequences, CONSUMER, BN)
+    b, kv_h, row = _place_anew(work_tile, places, sequences, CONSUMER, BN)
     v_s.index(CONSUMER).reshape([64, shape.V_HEAD_DIM]).store(dv.to(dv_desc.dtype))
     fence_async_shared()
     tma_store(dv_desc, place_of(dv_desc, b, kv_h, row, 0), v_s.index(CONSUMER))

@@ -21,15 +21,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from flashgen.runtime.device.packed import sequence_range
-from flashgen.runtime.device.sm90.sequences import (
-    count_tiles,
-    describe_sequences,
-    next_tile,
-    other_side,
-    query_tile,
-    tma_place,
-)
+from flashgen.runtime.device.sm90.sequences import describe_sequences, tma_place
 from flashgen.runtime.device.sm90.tiles import far, far_rows, load_tile
+from flashgen.runtime.device.sm90.work_tiles import count_tiles, next_queries
 from flashgen.runtime.gluon import tma_load
 
 
@@ -49,24 +43,11 @@ def count_query_tiles(pages, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, 
 
 
 @gluon.jit
-def next_query_tile(
-    pages, index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM: gl.constexpr
-):  # fmt: skip
-    """As next_tile; each item is a tile."""
+def next_query_tile(sequences, index, counter_ptr, q_len, kv_len, heads, BM: gl.constexpr):
+    """As next_queries; over pages, the last of `sequences`, in turn the heads, and the items of each."""
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, _, pages = sequences
     if pages[0] is None:
-        return next_tile(index, counter_ptr, cu_seqlens_q_ptr, num_seqs, total_q, q_len, heads, BM)
-    else:
-        return index
-
-
-@gluon.jit
-def find_queries(
-    pages, index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM: gl.constexpr
-):  # fmt: skip
-    """As query_tile: sequence and head, number of the tile, begin and length of the sequence. In turn the heads, and
-    the items of each."""
-    if pages[0] is None:
-        return query_tile(index, cu_seqlens_q_ptr, num_seqs, total_q, q_len, batch, heads, head_group, BM)
+        return next_queries(sequences, index, counter_ptr, q_len, kv_len, heads, BM)
     else:
         num_items = gl.load(pages[3] + 1)
         exists = index < num_items * heads
@@ -77,16 +58,9 @@ def find_queries(
         exists = exists & (length > 0)
         tile = gl.where(exists, gl.load(item + 1, mask=exists, other=0), 1)
         h = gl.where(exists, index // gl.maximum(num_items, 1), 0)
-        return b, h, tile, begin, gl.where(exists, length, 1)
-
-
-@gluon.jit
-def find_keys(pages, cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len):
-    """As other_side: which sequence it is, begin and number of its keys; inputs along keys begin at b."""
-    if pages[0] is None:
-        return other_side(cu_seqlens_k_ptr, b, num_seqs, total_k, kv_len)
-    else:
-        return b, b, gl.minimum(gl.maximum(gl.load(cu_seqlens_k_ptr + b), 0), kv_len)
+        num_keys = gl.minimum(gl.maximum(gl.load(cu_seqlens_k_ptr + b), 0), kv_len)
+        # Inputs along keys begin at b.
+        return index, b, h, tile, begin, gl.where(exists, length, 1), b, num_keys
 
 
 @gluon.jit

@@ -8,44 +8,109 @@ from flashgen.runtime.device.sm90.barriers import Channel, make_channel
 from flashgen.runtime.gluon import aggregate
 
 
+@gluon.constexpr_function
+def _numbers(packed):
+    """The numbers of a work tile: of a packed one all that its index leads to, which takes a search to find."""
+    return 8 if packed else 1
+
+
 @aggregate
 class TileScheduler:
-    """The producer draws a tile and hands its index to the consumers. A ticket is the number of those before.
+    """The producer draws a tile and hands it to the consumers. A ticket is the number of those before.
 
-    `index_s` int32 [2, 1] has the index of a ticket and of the next one.
+    A work tile is a tuple whose first number is its index; see work_tiles.py for the others, which packed sequences have.
+    `tiles_s` int32 [2 * NUMBERS, 1] has that of a ticket and the next one.
     """
 
-    index_s: gl.shared_memory_descriptor
+    tiles_s: gl.shared_memory_descriptor
     channel: Channel
+    NUMBERS: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, index_s, channel):
-        self.index_s, self.channel = index_s, channel
+    def __init__(self, tiles_s, channel, NUMBERS):
+        self.tiles_s, self.channel = tiles_s, channel
+        self.NUMBERS = gl.constexpr(NUMBERS)
 
     @gluon.jit
-    def announce(self, ticket, index):
+    def announce(self, ticket, work_tile):
         """The producer's: tell the consumers which tile this ticket is for."""
         slot = self.channel.slot(ticket)
         full = self.channel.acquire(slot)
         layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-        self.index_s.index(slot[0]).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+        for i in gl.static_range(self.NUMBERS):
+            number = self.tiles_s.index(slot[0] * self.NUMBERS + i)
+            number.store(gl.full([1], 0, gl.int32, layout=layout) + work_tile[i])
         mbarrier.arrive(full)
 
     @gluon.jit
-    def take(self, ticket):
-        """A consumer's: the tile of this ticket."""
+    def end(self, ticket, index):
+        """The producer's: tell them that there is none, by an index behind the last."""
+        slot = self.channel.slot(ticket)
+        full = self.channel.acquire(slot)
+        layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+        self.tiles_s.index(slot[0] * self.NUMBERS).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+        mbarrier.arrive(full)
+
+    @gluon.jit
+    def take(self, ticket, index=0):
+        """A consumer's: the tile of this ticket. The one before was `index`, by which those in turn go.
+
+        A packed tile's numbers stay where they are until `take_again`.
+        """
         slot = self.channel.slot(ticket)
         self.channel.wait(slot)
-        index = gl.sum(self.index_s.index(slot[0]).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-        self.channel.release(slot)
-        return index
+        work_tile = self._read(slot)
+        if self.NUMBERS == 1:
+            self.channel.release(slot)
+        return work_tile
+
+    @gluon.jit
+    def take_again(self, ticket, work_tile, pred=True):
+        """A consumer's: the tile once more. Meanwhile the numbers of a packed one are not worth registers. It is done
+        with the tile then, unless `pred` is false."""
+        if self.NUMBERS > 1:
+            slot = self.channel.slot(ticket)
+            work_tile = self._read(slot)
+            self.channel.release(slot, pred)
+        return work_tile
+
+    @gluon.jit
+    def _read(self, slot):
+        work_tile = (self._number(slot, 0),)
+        for i in gl.static_range(1, self.NUMBERS):
+            work_tile += (self._number(slot, i),)
+        return work_tile
+
+    @gluon.jit
+    def _number(self, slot, i: gl.constexpr):
+        number = self.tiles_s.index(slot[0] * self.NUMBERS + i)
+        return gl.sum(number.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@aggregate
+class TilesInTurn:
+    """In the place of a scheduler where tiles are alike: each role finds them by itself."""
+
+    @gluon.constexpr_function
+    def __init__(self):
+        pass
+
+    @gluon.jit
+    def announce(self, ticket, work_tile):
+        """The consumers know."""
+
+    @gluon.jit
+    def take(self, ticket, index):
+        """The tile after the one under `index`."""
+        return (index + gl.num_programs(0),)
 
 
 @gluon.jit
-def make_scheduler(CONSUMERS: gl.constexpr):
-    """A scheduler for so many consumers."""
-    index_s = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    return TileScheduler(index_s, make_channel(2, CONSUMERS))
+def make_scheduler(CONSUMERS: gl.constexpr, PACKED: gl.constexpr):
+    """A scheduler for so many consumers, whose tiles are those of packed sequences or of dense ones."""
+    NUMBERS: gl.constexpr = _numbers(PACKED)
+    tiles_s = gl.allocate_shared_memory(gl.int32, [2 * NUMBERS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    return TileScheduler(tiles_s, make_channel(2, CONSUMERS), NUMBERS)
 
 
 @gluon.jit
