@@ -11,10 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashgen.runtime.device import packed
 from flashgen.runtime.device.order import order_sequences
 from flashgen.runtime.device.sm90 import work_tiles
 from flashgen.runtime.interpreter import interpreted
 
+PROGRAMS = 5
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BN = 128
 
@@ -77,6 +79,56 @@ def test_heads_come_together_as_far_as_their_rows_stay_in_the_cache() -> None:
     # Groups of like size: 8 and 8, not 10 and 6.
     assert first(3200) == [*range(8), 0, 1]
     assert first(2**20) == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
+
+
+@pytest.fixture
+def packed_as_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for what finds a tile in cu_seqlens, for one program of PROGRAMS."""
+    language = SimpleNamespace(
+        minimum=min, maximum=max, cdiv=lambda x, y: -(-x // y), where=lambda test, x, y: x if test else y,
+        load=lambda pointer: pointer.numbers[pointer.place], num_programs=lambda axis: PROGRAMS,
+    )  # fmt: skip
+    monkeypatch.setattr(work_tiles, "gl", language)
+    monkeypatch.setattr(packed, "tl", language)
+    monkeypatch.setattr(packed, "_begin", packed._begin.fn)
+    for name in ("count_tiles", "_heads_together", "_head_and_place", "_packed_queries", "_other_side"):
+        monkeypatch.setattr(work_tiles, name, getattr(work_tiles, name).fn)
+    for name in ("slot_tile", "sequence_range"):
+        monkeypatch.setattr(work_tiles, name, getattr(packed, name).fn)
+
+
+@pytest.mark.usefixtures("packed_as_python")
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("rest", [0, 200])
+@pytest.mark.parametrize("lengths", [[0], [1, 0, 0], [0, 1, 300, 0, 257, 128, 5, 127, 129], [1000, 0, 24]])
+def test_programs_find_each_tile_of_queries_once(lengths: list[int], rest: int, heads: int) -> None:
+    ends = Pointer([0, *accumulate(lengths)])
+    keys = [length // 2 for length in lengths]
+    key_ends = Pointer([0, *accumulate(keys)])
+    num_seqs, total_q, total_k = len(lengths), max(1, sum(lengths) + rest), max(1, sum(keys))
+    sequences = (ends, key_ends, num_seqs, total_q, total_k, None)
+    longest = max(1, *lengths, *keys)
+    slots = work_tiles.count_tiles(ends, num_seqs, total_q, longest, 1, heads, BN)
+    found = []
+    for program in range(PROGRAMS):
+        tile = work_tiles.next_queries.fn(sequences, program, None, longest, longest, heads, BN)
+        while tile[0] < slots:
+            found.append(tile[1:])
+            tile = work_tiles.next_queries.fn(sequences, tile[0] + PROGRAMS, None, longest, longest, heads, BN)
+    # What lies behind the last sequence passes for the last one, without keys.
+    of_sequences = zip(range(num_seqs), lengths, ends.numbers, keys, key_ends.numbers, strict=False)
+    behind = max(0, total_q - sum(lengths))
+    wanted = [*of_sequences, (num_seqs - 1, behind, sum(lengths), 0, None)]
+    assert sorted(each[:5] for each in found) == sorted(
+        (b, h, tile, min(begin, total_q - 1), length)
+        for b, length, begin, _, _ in wanted
+        for h in range(heads)
+        for tile in range(-(-length // BN))
+    )
+    for b, _, _, begin, _, begin_k, num_keys in found:
+        is_rest = begin >= sum(lengths)
+        assert num_keys == (0 if is_rest else keys[b])
+        assert is_rest or num_keys == 0 or begin_k == key_ends.numbers[b]
 
 
 def order_of(lengths: list[int]) -> list[int]:
