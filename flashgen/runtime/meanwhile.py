@@ -59,6 +59,7 @@ def compiled_meanwhile(gpu: int, launches: Callable[[Relaunch], object]) -> Iter
 
 
 def _compile(gpu: int, kernel: Any, given: Mapping[str, Any], rest: Rest) -> None:
+    # The compiler's errors have no common class, and this is no place for them: the launch meets them again.
     with suppress(Exception), no_collections(), torch.cuda.device(gpu):
         arguments, constants = rest.arguments(kernel, given)
         options = {**compiled_with(kernel), **constants, **rest.options}

@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "d5e3e5d5230f",
-        "backward_q": "126b72343e5a",
-        "backward_kv": "c96a336667c5",
+        "forward": "ed34d9c57ac2",
+        "backward_q": "bba024042981",
+        "backward_kv": "80c3c4524d7d",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "fab5af06cb7a",
-        "backward_q": "99dbff8cd2fe",
-        "backward_kv": "c41b12227942",
+        "forward": "3345e79c5997",
+        "backward_q": "e1a6c7447efb",
+        "backward_kv": "f7b230100b20",
         "decode": "0dc0d0988137",
         "decode_paged": "8530b9755747",
     },

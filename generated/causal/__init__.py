@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "90325480c75a",
-        "backward_q": "6a52ee8ba15c",
-        "backward_kv": "47749126ffb1",
+        "forward": "65beffe3ddb4",
+        "backward_q": "a7cb1f69127b",
+        "backward_kv": "d9154f1f8f58",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",
     },

@@ -32,8 +32,7 @@ from .pair import _visible
 
 @gluon.jit
 def _work(work_tile, batch, heads, q_len, kv_len, head_group, sequences, BM: gl.constexpr, BN: gl.constexpr):
-    """What `query_tile` says of a tile of queries, its first row, and its keys; how many tiles of these it sees, and
-    which.
+    """What `query_tile` says of a tile of queries, its first row, its keys, and which tiles of these it sees.
 
     Of num_tiles tiles of keys, the first num_mixed need the mask; see _key_tile.
     """
@@ -169,9 +168,7 @@ def _consumer(
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         if cu_seqlens_q_ptr is not None:
-            # Where there was none, those of this tile, which exist.
-            before = gl.maximum(ticket - 1, 0)
-            _, b, h, tile, begin_q, q_len, _, _ = scheduler.take_again(before, work_tile, finishes)
+            _, b, h, tile, begin_q, q_len, _, _ = scheduler.take_again(ticket - 1, work_tile, finishes)
             row0 = tile * BM + CONSUMER * ROWS
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
         empty = l == 0

@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "656312087505",
-        "backward_q": "64963c77ad38",
-        "backward_kv": "f18df9d88054",
+        "forward": "8186fbe36202",
+        "backward_q": "b0f764a64bb9",
+        "backward_kv": "9a25435e7101",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",
     },

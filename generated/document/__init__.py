@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "fba78ec2ac1b",
-        "backward_q": "c79d7bebc00c",
-        "backward_kv": "dda2e89a95f6",
+        "forward": "cd07e46afa7d",
+        "backward_q": "ac59bd9cff09",
+        "backward_kv": "4e9025d4be3e",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

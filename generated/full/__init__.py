@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "5d1efad072ad",
-        "backward_q": "e3b5aabe8dae",
-        "backward_kv": "e8cc69bbfc46",
+        "forward": "64894a02d542",
+        "backward_q": "2802dd028eeb",
+        "backward_kv": "b7f40d11c62f",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

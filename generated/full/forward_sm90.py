@@ -28,7 +28,7 @@ from flashgen.runtime.device.sm90.work_tiles import other_range, query_tile
 
 @gluon.jit
 def _work(work_tile, batch, heads, q_len, kv_len, sequences, BM: gl.constexpr):
-    """What `query_tile` says of a tile of queries, its first row, and its keys."""
+    """What `query_tile` says of a tile of queries, its first row, its keys."""
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, _ = sequences
     b, h, tile, begin_q, q_len = query_tile(work_tile, cu_seqlens_q_ptr, q_len, batch, heads, None, BM)
     begin_k, num_keys = other_range(work_tile, cu_seqlens_k_ptr, b, kv_len)
@@ -141,9 +141,7 @@ def _consumer(
 
         # Beside them: by what to scale the sums of the tile before, and its lse.
         if cu_seqlens_q_ptr is not None:
-            # Where there was none, those of this tile, which exist.
-            before = gl.maximum(ticket - 1, 0)
-            _, b, h, tile, begin_q, q_len, _, _ = scheduler.take_again(before, work_tile, finishes)
+            _, b, h, tile, begin_q, q_len, _, _ = scheduler.take_again(ticket - 1, work_tile, finishes)
             row0 = tile * BM + CONSUMER * ROWS
         l = gl.convert_layout(gl.sum(l, 1), row_layout)
         empty = l == 0

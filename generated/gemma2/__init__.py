@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "be547f6f8be9",
-        "backward_q": "91438de43246",
-        "backward_kv": "ffce0fef4779",
+        "forward": "43eb354f2adc",
+        "backward_q": "d6d2eb71cc32",
+        "backward_kv": "976d295acadd",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",
     },

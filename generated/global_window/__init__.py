@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "13ff2390c30a",
-        "backward_q": "8f6eeb55af67",
-        "backward_kv": "d76ba8d0fa31",
+        "forward": "46098d700ab4",
+        "backward_q": "876608a07fd1",
+        "backward_kv": "bb99897bfb47",
         "decode": "9cfb9e8f9365",
         "decode_paged": "b3a38e6285cf",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "c4d80837cd95",
-        "backward_q": "b75c2e557b6b",
-        "backward_kv": "48d0eb5a1e98",
+        "forward": "2f55ca60aa38",
+        "backward_q": "81330483211b",
+        "backward_kv": "27ab4bcd51a8",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "9eb98de54573",
-        "backward_q": "8dd0c824d5b8",
-        "backward_kv": "c45937cb09a9",
+        "forward": "193a296d9eac",
+        "backward_q": "1606a564820d",
+        "backward_kv": "6e14b000d472",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",
     },

@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "1eb5bc22ca85",
-        "backward_q": "2cc5183f7681",
-        "backward_kv": "47749126ffb1",
+        "forward": "0865e174bcd3",
+        "backward_q": "24c2042ebf45",
+        "backward_kv": "d9154f1f8f58",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "f78f718dc866",
-        "backward_q": "e0c394dba97c",
-        "backward_kv": "e4b7f3c30384",
+        "forward": "8b2dc91b8259",
+        "backward_q": "60dcb8b6af49",
+        "backward_kv": "37c4c0bace5c",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",
     },

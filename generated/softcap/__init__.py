@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "fb445eaa6923",
-        "backward_q": "b3a2ed90cc11",
-        "backward_kv": "e07b47166744",
+        "forward": "8278345a0aee",
+        "backward_q": "dfffc462bd76",
+        "backward_kv": "c8729861dc73",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",
     },

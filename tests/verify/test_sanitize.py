@@ -89,7 +89,7 @@ def test_races_are_findings_unless_mbarriers_order_all_their_accesses(repository
             if text in line
         )
 
-    announced = HANDED_OVER.format(line("index_s.index(slot[0]).store"), *[line("index_s.index(slot[0]).load")] * 2)
+    announced = HANDED_OVER.format(line("number.store("), *[line("number.load(")] * 2)
     kernel = line("def _forward_sm90")
     inside = kernel.replace(kernel.rpartition(":")[2], str(int(kernel.rpartition(":")[2]) + 1))
     started = HANDED_OVER.format(inside, inside, line("def _forward_sm90", -1))

@@ -67,9 +67,9 @@ class TileScheduler:
     @gluon.jit
     def take_again(self, ticket, work_tile, pred=True):
         """A consumer's: the tile once more. Meanwhile the numbers of a packed one are not worth registers. It is done
-        with the tile then, unless `pred` is false."""
+        with the tile then, unless `pred` is false. In front of the first one comes the first: its numbers exist."""
         if self.NUMBERS > 1:
-            slot = self.channel.slot(ticket)
+            slot = self.channel.slot(gl.maximum(ticket, 0))
             work_tile = self._read(slot)
             self.channel.release(slot, pred)
         return work_tile
