@@ -32,16 +32,23 @@ class Pointer:
         return Pointer(self.numbers, self.place + steps)
 
 
+LANGUAGE = SimpleNamespace(
+    minimum=min, maximum=max, cdiv=lambda x, y: -(-x // y), where=lambda test, x, y: x if test else y,
+    load=lambda pointer: pointer.numbers[pointer.place], num_programs=lambda axis: PROGRAMS,
+)  # fmt: skip
+INNER = ("count_tiles", "_heads_together", "_head_and_place", "_rank", "_packed_queries", "_other_side")
+
+
+def read_as_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_tiles, "gl", LANGUAGE)
+    for name in INNER:
+        monkeypatch.setattr(work_tiles, name, getattr(work_tiles, name).fn)
+
+
 @pytest.fixture
 def as_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gluon has no interpreter: the functions are read as Python's own, a sequence's begin is its number."""
-    language = SimpleNamespace(
-        minimum=min, maximum=max, cdiv=lambda x, y: -(-x // y), where=lambda test, x, y: x if test else y,
-        load=lambda pointer: pointer.numbers[pointer.place],
-    )  # fmt: skip
-    monkeypatch.setattr(work_tiles, "gl", language)
-    for name in ("_heads_together", "_head_and_place", "_rank", "_packed_queries", "_other_side"):
-        monkeypatch.setattr(work_tiles, name, getattr(work_tiles, name).fn)
+    read_as_python(monkeypatch)
     # One sequence has all slots, the tile in the last of them first.
     monkeypatch.setattr(work_tiles, "slot_tile", lambda cu, num_seqs, total, longest, slot, BLOCK: (0, slot, 0, 2**30))
     monkeypatch.setattr(work_tiles, "sequence_or_rest", lambda cu, b, num_seqs, total, longest: (b, cu[b]))
@@ -84,15 +91,9 @@ def test_heads_come_together_as_far_as_their_rows_stay_in_the_cache() -> None:
 @pytest.fixture
 def packed_as_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for what finds a tile in cu_seqlens, for one program of PROGRAMS."""
-    language = SimpleNamespace(
-        minimum=min, maximum=max, cdiv=lambda x, y: -(-x // y), where=lambda test, x, y: x if test else y,
-        load=lambda pointer: pointer.numbers[pointer.place], num_programs=lambda axis: PROGRAMS,
-    )  # fmt: skip
-    monkeypatch.setattr(work_tiles, "gl", language)
-    monkeypatch.setattr(packed, "tl", language)
+    read_as_python(monkeypatch)
+    monkeypatch.setattr(packed, "tl", LANGUAGE)
     monkeypatch.setattr(packed, "_begin", packed._begin.fn)
-    for name in ("count_tiles", "_heads_together", "_head_and_place", "_packed_queries", "_other_side"):
-        monkeypatch.setattr(work_tiles, name, getattr(work_tiles, name).fn)
     for name in ("slot_tile", "sequence_range"):
         monkeypatch.setattr(work_tiles, name, getattr(packed, name).fn)
 
@@ -167,8 +168,8 @@ def test_the_tiles_of_long_sequences_come_first_each_once(lengths: list[int], he
 
     def tile(index: int) -> tuple[int, ...]:
         """Sequence, head, first key and length."""
-        packed = (lengths, lengths, num_seqs, sum(lengths), sum(lengths), order)
-        work_tile = work_tiles.keys_at.fn(packed, index, longest, longest, heads, group, BN)
+        sequences = (lengths, lengths, num_seqs, sum(lengths), sum(lengths), order)
+        work_tile = work_tiles.keys_at.fn(sequences, index, longest, longest, heads, group, BN)
         b, head, first_key, begin, length = work_tiles.key_tile.fn(work_tile, order, longest, 1, heads, None, BN)
         _, num_queries = work_tiles.other_range.fn(work_tile, lengths, b, longest)
         # What lies behind the last sequence, or is no tile, has no queries and passes for the last.
