@@ -221,5 +221,5 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     query_sums=_query_sums,
     sums_inputs=True,
     packs=True,
-    barriers=("_backward_kv_sm90", "announce", "end", "_number"),
+    barriers=("_backward_kv_sm90", "_write", "_number"),
 )  # fmt: skip

@@ -213,5 +213,5 @@ FORWARD_SM90_KERNEL = Kernel(
     launch=_launch,
     packs=True,
     host_axes=("persistent", "all_heads"),
-    barriers=("_forward_sm90", "announce", "_number"),
+    barriers=("_forward_sm90", "_write", "_number"),
 )

@@ -34,21 +34,21 @@ class TileScheduler:
     @gluon.jit
     def announce(self, ticket, work_tile):
         """The producer's: tell the consumers which tile this ticket is for."""
-        slot = self.channel.slot(ticket)
-        full = self.channel.acquire(slot)
-        layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-        for i in gl.static_range(self.NUMBERS):
-            number = self.tiles_s.index(slot[0] * self.NUMBERS + i)
-            number.store(gl.full([1], 0, gl.int32, layout=layout) + work_tile[i])
-        mbarrier.arrive(full)
+        self._write(ticket, work_tile, self.NUMBERS)
 
     @gluon.jit
     def end(self, ticket, index):
         """The producer's: tell them that there is none, by an index behind the last."""
+        self._write(ticket, (index,), 1)
+
+    @gluon.jit
+    def _write(self, ticket, numbers, COUNT: gl.constexpr):
         slot = self.channel.slot(ticket)
         full = self.channel.acquire(slot)
         layout: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-        self.tiles_s.index(slot[0] * self.NUMBERS).store(gl.full([1], 0, gl.int32, layout=layout) + index)
+        for i in gl.static_range(COUNT):
+            number = self.tiles_s.index(slot[0] * self.NUMBERS + i)
+            number.store(gl.full([1], 0, gl.int32, layout=layout) + numbers[i])
         mbarrier.arrive(full)
 
     @gluon.jit
