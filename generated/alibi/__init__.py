@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "ed34d9c57ac2",
-        "backward_q": "bba024042981",
-        "backward_kv": "80c3c4524d7d",
+        "forward": "10cf525d151b",
+        "backward_q": "e9a46d315991",
+        "backward_kv": "5e465a7bda56",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

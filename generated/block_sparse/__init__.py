@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "3345e79c5997",
-        "backward_q": "e1a6c7447efb",
-        "backward_kv": "f7b230100b20",
+        "forward": "c94fd3f145c4",
+        "backward_q": "33d88e233cd6",
+        "backward_kv": "13aa74e306d0",
         "decode": "0dc0d0988137",
         "decode_paged": "8530b9755747",
     },

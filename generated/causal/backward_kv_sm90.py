@@ -13,8 +13,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from flashgen.runtime.device.sm90.barriers import barrier_sync
 from flashgen.runtime.device.sm90.kv_steps import (
-    KvShape, allocate_kv, begin_dq, end_dq, finish_kv_step, load_halves, load_stage, make_kv_barriers, start_kv_step,
-    store_gradients,
+    KvShape, allocate_kv, begin_dq, end_dq, finish_kv_step, load_halves, load_stage, make_kv_barriers, own_tile,
+    start_kv_step, store_gradients,
 )
 from flashgen.runtime.device.sm90.kv_tiles import slot_of
 from flashgen.runtime.device.sm90.positions import opaque, rows_from
@@ -110,8 +110,6 @@ def _backward_consumer(
     # Without parts of dQ there are registers for V, so that products read a third less from shared memory.
     HOLD_V: gl.constexpr = shape.FUSE_DQ == 0 and shape.V_HEAD_DIM == 64
     zero = gl.zeros([64, BM], gl.float32, scores_layout)
-    k_tile = k_s.index(CONSUMER).reshape([64, shape.HEAD_DIM])
-    v_tile = v_s.index(CONSUMER).reshape([64, shape.V_HEAD_DIM])
     num_kv_tiles = count_key_tiles(order_ptr, num_seqs, longest_k, batch, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
@@ -150,7 +148,7 @@ def _backward_consumer(
                 start = _query_tile(i, first, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
-                scores, products = start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape)
+                scores, products = start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER, shape)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -169,12 +167,12 @@ def _backward_consumer(
                 i = opaque(i + 1)
 
             # Full tiles: each row sees each key, no mask.
-            v_held = v_tile.load(shape.v_layout) if HOLD_V else v_tile
+            v_held = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape.PACKED).load(shape.v_layout) if HOLD_V else None
             while i < num_tiles:
                 start = _query_tile(i, first, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
-                scores, products = start_kv_step(k_tile, v_held, zero, stage, phase, shared, of_queries, shape)
+                scores, products = start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER, shape, v_held)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -229,7 +227,7 @@ def _backward_kv_sm90(
     outputs = (dq_sums, dk_desc, dv_desc)
     WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
     V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
-    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True)
+    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True, PACKED=cu_seqlens_k_ptr is not None)
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=True)
     scheduler = make_scheduler(2, cu_seqlens_q_ptr is not None)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=True)

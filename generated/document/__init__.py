@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "cd07e46afa7d",
-        "backward_q": "ac59bd9cff09",
-        "backward_kv": "4e9025d4be3e",
+        "forward": "a1d050bf8d63",
+        "backward_q": "251d83876a79",
+        "backward_kv": "febbc58bdac6",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

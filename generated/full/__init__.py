@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "64894a02d542",
-        "backward_q": "2802dd028eeb",
-        "backward_kv": "b7f40d11c62f",
+        "forward": "e9c9e1caa176",
+        "backward_q": "7b3c9841b64e",
+        "backward_kv": "399fd2f05abb",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

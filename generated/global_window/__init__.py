@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "46098d700ab4",
-        "backward_q": "876608a07fd1",
-        "backward_kv": "bb99897bfb47",
+        "forward": "8c4d1a3a7d57",
+        "backward_q": "2b09df1a0851",
+        "backward_kv": "b96d4bf09c9a",
         "decode": "9cfb9e8f9365",
         "decode_paged": "b3a38e6285cf",
     },

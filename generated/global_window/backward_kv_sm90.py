@@ -111,7 +111,7 @@ def _backward_consumer(
     counts_ptr, tiles_ptr, num_q_tiles, is_global_ptr, stride_is_global_0 = inputs
     scale, batch, heads, kv_heads, longest_q, longest_k, num_rows, head_group = sizes
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr = sequences
-    k_s, v_s, lse_s, delta_s = shared[2:6]
+    k_s, _, lse_s, delta_s = shared[2:6]
     k_full, k_empty, v_full, v_empty = of_keys
     rows_full = of_queries[2]
     dtype: gl.constexpr = k_s.dtype
@@ -119,8 +119,6 @@ def _backward_consumer(
     row_layout: gl.constexpr = gl.SliceLayout(0, scores_layout)
     col_layout: gl.constexpr = gl.SliceLayout(1, scores_layout)
     zero = gl.zeros([64, BM], gl.float32, scores_layout)
-    k_tile = k_s.index(CONSUMER).reshape([64, shape.HEAD_DIM])
-    v_tile = v_s.index(CONSUMER).reshape([64, shape.V_HEAD_DIM])
     num_kv_tiles = count_key_tiles(order_ptr, num_seqs, longest_k, batch, kv_heads, BN)
     ticket = 0  # tiles of keys so far
     n = 0  # tiles of queries so far: n % STAGES is the stage of the next
@@ -161,7 +159,7 @@ def _backward_consumer(
                 start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
-                scores, products = start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape)
+                scores, products = start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER, shape)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 rows = start + gl.arange(0, BM, layout=row_layout)
@@ -189,7 +187,7 @@ def _backward_consumer(
                 start = scheduled_query_tile(i, num_mixed, row_tiles_ptr, num_q_tiles, BM)
                 stage, phase = slot_of(n, shape.STAGES)
                 # S^T = K Q^T and dP^T = V dO^T.
-                scores, products = start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape)
+                scores, products = start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER, shape)
                 qk = warpgroup_mma_wait(1, deps=(scores,))
                 mbarrier.wait(rows_full.index(stage), phase)
                 lse = lse_s.index(stage).load(row_layout)[None, :]
@@ -245,7 +243,7 @@ def _backward_kv_sm90(
     outputs = (dq_sums, dk_desc, dv_desc)
     WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
     V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
-    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True)
+    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True, PACKED=cu_seqlens_k_ptr is not None)
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=True)
     scheduler = make_scheduler(2, cu_seqlens_q_ptr is not None)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=True)

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "2f55ca60aa38",
-        "backward_q": "81330483211b",
-        "backward_kv": "27ab4bcd51a8",
+        "forward": "4f7afdedd29f",
+        "backward_q": "85223e09a348",
+        "backward_kv": "c9a4d00bb53c",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

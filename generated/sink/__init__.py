@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "0865e174bcd3",
-        "backward_q": "24c2042ebf45",
-        "backward_kv": "d9154f1f8f58",
+        "forward": "430898e3158f",
+        "backward_q": "acb5edf72431",
+        "backward_kv": "1bdb5d6a3d4f",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

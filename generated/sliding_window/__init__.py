@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "8b2dc91b8259",
-        "backward_q": "60dcb8b6af49",
-        "backward_kv": "37c4c0bace5c",
+        "forward": "441383f121e9",
+        "backward_q": "9e4d68aed584",
+        "backward_kv": "53d6fbff8ffe",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "8278345a0aee",
-        "backward_q": "dfffc462bd76",
-        "backward_kv": "c8729861dc73",
+        "forward": "f3b590ed4106",
+        "backward_q": "4c56dd076ddf",
+        "backward_kv": "7480779ad8fb",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",
     },

@@ -39,6 +39,7 @@ class KvShape:
     DELAY_DQ: gl.constexpr
     HEAD_DIM: gl.constexpr
     V_HEAD_DIM: gl.constexpr
+    PACKED: gl.constexpr
     BUFFERS: gl.constexpr
     THROUGH_DS: gl.constexpr
     scores_layout: gl.constexpr
@@ -50,7 +51,7 @@ class KvShape:
     dq_layout: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, BM, HEAD_DIM, V_HEAD_DIM, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT):
+    def __init__(self, BM, HEAD_DIM, V_HEAD_DIM, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT, PACKED):
         buffers = 4 if DELAY_DQ else 2
         scores, dk, dv, dq = (
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16]) for width in (BM, HEAD_DIM, V_HEAD_DIM, 64)
@@ -58,7 +59,7 @@ class KvShape:
         self.BM, self.STAGES = gl.constexpr(BM), gl.constexpr(STAGES)
         self.FUSE_DQ, self.DELAY_DQ = gl.constexpr(FUSE_DQ), gl.constexpr(DELAY_DQ)
         self.HEAD_DIM, self.V_HEAD_DIM = gl.constexpr(HEAD_DIM), gl.constexpr(V_HEAD_DIM)
-        self.BUFFERS = gl.constexpr(buffers)
+        self.PACKED, self.BUFFERS = gl.constexpr(PACKED), gl.constexpr(buffers)
         self.THROUGH_DS = gl.constexpr(PERSISTENT and FUSE_DQ > 0 and buffers * BM >= 2 * HEAD_DIM)
         self.scores_layout, self.dq_layout = gl.constexpr(scores), gl.constexpr(dq)
         self.dk_layout, self.dv_layout = gl.constexpr(dk), gl.constexpr(dv)
@@ -176,13 +177,29 @@ def begin_dq(cu_seqlens_q_ptr, b, h, heads, begin, num_rows, n, shared, CONSUMER
 
 
 @gluon.jit
-def start_kv_step(k_tile, v_tile, zero, stage, phase, shared, of_queries, shape):
+def own_tile(tiles, CONSUMER: gl.constexpr, WIDTH: gl.constexpr, PACKED: gl.constexpr):
+    """A consumer's 64 keys, or values, of a tile in shared memory.
+
+    What describes each 16 columns of it to WGMMA waits in registers in front of all loops. Packed sequences need those
+    for other things: the compiler must not know which of the two tiles it is, and adds up what it needs.
+    """
+    if PACKED:
+        own = tiles.index(opaque(gl.to_tensor(CONSUMER)))
+    else:
+        own = tiles.index(CONSUMER)
+    return own.reshape([64, WIDTH])
+
+
+@gluon.jit
+def start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER: gl.constexpr, shape, v_held=None):
     """Start S^T = K Q^T and dP^T = V dO^T of a tile of queries, as soon as Q and dO are there. V may be in registers."""
-    q_s, do_s = shared[:2]
+    q_s, do_s, k_s, v_s = shared[:4]
     q_full, do_full = of_queries[:2]
     q_tile = q_s.index(stage).reshape([shape.BM, shape.HEAD_DIM])
     do_tile = do_s.index(stage).reshape([shape.BM, shape.V_HEAD_DIM])
+    v_tile = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape.PACKED) if v_held is None else v_held
     mbarrier.wait(q_full.index(stage), phase)
+    k_tile = own_tile(k_s, CONSUMER, shape.HEAD_DIM, shape.PACKED)
     scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
     mbarrier.wait(do_full.index(stage), phase)
     return scores, warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
