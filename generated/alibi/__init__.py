@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "10cf525d151b",
-        "backward_q": "e9a46d315991",
-        "backward_kv": "5e465a7bda56",
+        "forward": "a7cc844a2e37",
+        "backward_q": "f3f66a0b1bb2",
+        "backward_kv": "2fd060c42bd7",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "a1d050bf8d63",
-        "backward_q": "251d83876a79",
-        "backward_kv": "febbc58bdac6",
+        "forward": "a6eb4133debe",
+        "backward_q": "904f68ba8da8",
+        "backward_kv": "e4d7e48fefa1",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

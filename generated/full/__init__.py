@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "e9c9e1caa176",
-        "backward_q": "7b3c9841b64e",
-        "backward_kv": "399fd2f05abb",
+        "forward": "7aebc4f62262",
+        "backward_q": "f1d24f185f7c",
+        "backward_kv": "7e6422706b7f",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

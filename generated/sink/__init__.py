@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "430898e3158f",
-        "backward_q": "acb5edf72431",
-        "backward_kv": "1bdb5d6a3d4f",
+        "forward": "6fbcaebda15c",
+        "backward_q": "6855934e4b0a",
+        "backward_kv": "956c133e1941",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },
