@@ -50,8 +50,8 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "a7cc844a2e37",
-        "backward_q": "f3f66a0b1bb2",
+        "forward": "40da3b8ce34d",
+        "backward_q": "d0db8f91a874",
         "backward_kv": "2fd060c42bd7",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",

@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="block_sparse",
     spec="54fb9ae51d5e",
     templates={
-        "forward": "c711a32d24fa",
-        "backward_q": "ad0d4c986fca",
+        "forward": "762241c5c5c4",
+        "backward_q": "31f488d0d371",
         "backward_kv": "e6be467e2d78",
         "decode": "0dc0d0988137",
         "decode_paged": "8530b9755747",

@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "8049772f8e43",
-        "backward_q": "43ffd43729ed",
+        "forward": "0c07f7a4c50f",
+        "backward_q": "f208a4f806a7",
         "backward_kv": "956c133e1941",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",

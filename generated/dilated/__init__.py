@@ -44,8 +44,8 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "e9f7d803c2ec",
-        "backward_q": "64b8ae261c4d",
+        "forward": "33aff3cfb1ce",
+        "backward_q": "55353b0271ff",
         "backward_kv": "0974d94c4b85",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",

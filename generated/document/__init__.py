@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "a6eb4133debe",
-        "backward_q": "904f68ba8da8",
+        "forward": "8573d4ce9301",
+        "backward_q": "acf725ec583b",
         "backward_kv": "e4d7e48fefa1",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",

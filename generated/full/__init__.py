@@ -40,8 +40,8 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "7aebc4f62262",
-        "backward_q": "f1d24f185f7c",
+        "forward": "c941409c215c",
+        "backward_q": "dd238f2eba71",
         "backward_kv": "7e6422706b7f",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",

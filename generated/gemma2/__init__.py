@@ -45,8 +45,8 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "1e0dffd87ec7",
-        "backward_q": "1a433b6dce78",
+        "forward": "da205a8d247b",
+        "backward_q": "0b171241870e",
         "backward_kv": "08ac7833c441",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",

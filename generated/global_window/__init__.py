@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "0a1ce48e08b3",
-        "backward_q": "8dae4ce34068",
+        "forward": "e5433ab383f5",
+        "backward_q": "dca0b79f07b4",
         "backward_kv": "66ab592e86f7",
         "decode": "9cfb9e8f9365",
         "decode_paged": "b3a38e6285cf",

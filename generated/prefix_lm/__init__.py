@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "56b0269a2466",
-        "backward_q": "7f490a6f6cf7",
+        "forward": "3d2bb03ecaad",
+        "backward_q": "b21de0f29f7d",
         "backward_kv": "6d0dd1c9ec25",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",

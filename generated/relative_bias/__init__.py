@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "a0906faba85c",
-        "backward_q": "71307f9aed14",
+        "forward": "a00b4862e396",
+        "backward_q": "505cf397718a",
         "backward_kv": "85d98147924e",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",

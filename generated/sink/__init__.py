@@ -48,8 +48,8 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "6fbcaebda15c",
-        "backward_q": "6855934e4b0a",
+        "forward": "8ab6f8fd62c5",
+        "backward_q": "1a749efe32a2",
         "backward_kv": "956c133e1941",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",

@@ -42,8 +42,8 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "efef48cc2d9f",
-        "backward_q": "6c2ae940f1df",
+        "forward": "6c9508fa889b",
+        "backward_q": "854434cb36a8",
         "backward_kv": "8860821b510b",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",

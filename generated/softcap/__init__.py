@@ -45,8 +45,8 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "aa2875967f00",
-        "backward_q": "fc3360d3508d",
+        "forward": "4edd06d64ed3",
+        "backward_q": "97563fd7c10f",
         "backward_kv": "9638492ffe33",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",

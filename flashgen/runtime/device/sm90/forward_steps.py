@@ -75,8 +75,8 @@ class ForwardShape:
         self.PAGE_ROWS = gl.constexpr(min(BN, BLOCK_SIZE & -BLOCK_SIZE))
         computes, loads = (160, 32 if BLOCK_SIZE else 24) if CONSUMERS == 3 else (232, 40) if BLOCK_SIZE else (240, 24)
         self.REGISTERS, self.PRODUCER_REGISTERS = gl.constexpr(computes), gl.constexpr(loads)
-        # Three consumers and wide heads are no faster with named ones.
-        named = CONSUMERS == 2 and max(width, v_width) <= 128
+        # Three consumers and wide heads are no faster with named ones, of which there are four for K and four for V.
+        named = CONSUMERS == 2 and max(width, v_width) <= 128 and STAGES <= 4
         self.K_NAMED, self.V_NAMED = gl.constexpr(8 if named else 0), gl.constexpr(12 if named else 0)
         self.Q_SLOTS = gl.constexpr(2 if width <= 128 else 1)
         self.WIDTH, self.MAIN, self.REST = gl.constexpr(width), gl.constexpr(main), gl.constexpr(HEAD_DIM - main)
