@@ -48,7 +48,10 @@ def _chosen(table: Table, capability: str, dtype: str, head_dim: int, v_head_dim
     kind = gpu.kind
     if dtype == "float32":
         kind = "float32 by TMA" if gpu.tma else "float32"
-    return table[kind][column(head_dim, v_head_dim)]
+    config = table[kind][column(head_dim, v_head_dim)]
+    # A thread of an AMD GPU may have 512 registers where there are four warps, and needs them here.
+    many = dtype == "float32" and gpu.multiprocessor.lanes == 64 and max(head_dim, v_head_dim) > 64
+    return replace(config, num_warps=4) if many else config
 
 
 def default_from(table: Table) -> Callable[[str, str, str, int, int], Config]:
