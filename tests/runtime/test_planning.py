@@ -144,6 +144,7 @@ def test_transforms_of_torch_func_compute_the_same(planned: ModuleType) -> None:
 
     with warnings.catch_warnings():  # torch warns where it loops by itself
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's, of what Triton 3.6's interpreter does
         mapped = torch.func.vmap(of(True))(docs)
     torch.testing.assert_close(mapped, torch.stack([of(False)(each) for each in docs]), rtol=1e-5, atol=1e-5)
 

@@ -24,6 +24,7 @@ def no_warnings() -> Iterator[None]:
     """Torch warns where it loops by itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's, of what Triton 3.6's interpreter does
         warnings.filterwarnings("ignore", message=".*in forward.*|.*no record.*")
         yield
 
