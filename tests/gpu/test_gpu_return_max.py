@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import median
 from types import ModuleType
 
 import pytest
@@ -80,5 +79,5 @@ def test_it_takes_no_more_time(gallery_module: Modules, name: str) -> None:
     for _ in range(ROUNDS):
         for asked, found in times.items():
             found.append(triton.testing.do_bench(lambda: answer(module, call, asked), return_mode="median"))  # noqa: B023
-    print(f"{name}: {median(times[False]):.4f} ms without, {median(times[True]):.4f} ms with the largest logits")
-    assert median(times[True]) < 1.02 * median(times[False])
+    print(f"{name}: {min(times[False]):.4f} ms without, {min(times[True]):.4f} ms with the largest logits")
+    assert min(times[True]) < 1.02 * min(times[False])

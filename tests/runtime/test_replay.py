@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+from handed import addresses_of, leaves_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgen.bench.unlaunched import unlaunched
@@ -25,9 +26,6 @@ Modules = Callable[[str], ModuleType]
 Handed = list[tuple[Any, ...]]
 # Calls until one is a replay.
 FIRST = 3
-
-# No memory lies lower, also of a Python whose program is at fixed addresses; no size or stride here is as large.
-HEAP = 2**22
 
 
 @pytest.fixture
@@ -57,21 +55,14 @@ def qkv(*shape: int, heads: int = 2, grad: bool = False) -> list[torch.Tensor]:
     return [torch.randn(*shape).bfloat16().requires_grad_(grad) for _ in range(3)]
 
 
-def leaves_of(value: Any) -> list[Any]:
-    """All that is no tuple or list in it."""
-    return [leaf for each in value for leaf in leaves_of(each)] if isinstance(value, (tuple, list)) else [value]
-
-
 def named(handed: Handed, tensors: dict[str, torch.Tensor]) -> list[list[Any]]:
     """What was handed over, addresses by the names of these tensors, others numbered as they come."""
     names: dict[int, str] = {tensor.data_ptr(): name for name, tensor in tensors.items()}
     found = []
     for passed in handed:
-        leaves = leaves_of(passed)
-        for leaf in leaves:
-            if isinstance(leaf, int) and leaf > HEAP:
-                names.setdefault(leaf, f"made {len(names)}")
-        found.append([names.get(leaf, leaf) if isinstance(leaf, int) else leaf for leaf in leaves])
+        for address in addresses_of(passed):
+            names.setdefault(address, f"made {len(names)}")
+        found.append([names.get(leaf, leaf) if isinstance(leaf, int) else leaf for leaf in leaves_of(passed)])
     handed.clear()
     return found
 

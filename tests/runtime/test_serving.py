@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from handed import addresses_of
 
 from flashgen.bench.unlaunched import is_repeated, unlaunched
 from flashgen.runtime.serving import check, check_varlen, merge_states, store_kv
@@ -14,8 +15,6 @@ from flashgen.runtime.serving import check, check_varlen, merge_states, store_kv
 NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, V_HEAD_DIM = 4, 16, 3, 40, 24
 SLOTS = torch.tensor([3, -1, 63, 17, 16, 64, 5])
 MOST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0, torch.float16: 65504.0}
-# No memory lies lower, and no size, stride or handle here is as large.
-HEAP = 2**22
 DTYPES = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
 
 
@@ -129,14 +128,7 @@ def test_tensors_without_memory_are_checked_alone() -> None:
 def test_a_call_that_is_repeated_stores_its_own_tokens(shared: bool) -> None:
     """Whichever tensors were given to the calls before, one for two of them too."""
     handed: list[list[int]] = []
-
-    def hand(*launched: Any) -> None:
-        """Triton 3.6 hands a kernel's arguments over one by one, newer ones all in a tuple, last."""
-        *others, last = launched
-        given = [*others, *(last if isinstance(last, tuple) else (last,))]
-        handed.append([each for each in given if isinstance(each, int) and each > HEAP][:3])
-
-    with unlaunched(hand):
+    with unlaunched(lambda *launched: handed.append(addresses_of(launched)[:3])):
         for call in range(6):
             k, v = torch.randn(2, 7, KV_HEADS, HEAD_DIM)
             k_cache, v_cache = new_cache(torch.int8, HEAD_DIM), new_cache(torch.int8, HEAD_DIM)

@@ -49,7 +49,7 @@ def _chosen(table: Table, capability: str, dtype: str, head_dim: int, v_head_dim
     if dtype == "float32":
         kind = "float32 by TMA" if gpu.tma else "float32"
     config = table[kind][column(head_dim, v_head_dim)]
-    # A thread of an AMD GPU may have 512 registers where there are four warps, and needs them here.
+    # With four warps a thread of an AMD GPU may have 512 registers, which products of float32 of wide heads take.
     many = dtype == "float32" and gpu.multiprocessor.lanes == 64 and max(head_dim, v_head_dim) > 64
     return replace(config, num_warps=4) if many else config
 
