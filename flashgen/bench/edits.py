@@ -34,7 +34,7 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     ),
     # The wait for the next tile of V before the wait for P V: the compiler keeps the exponentials in front of it.
     "V awaited a tile ahead": (
-        Edit("channels, CONSUMER, shape)", "channels, CONSUMER, shape, finishes=False)"),
+        Edit("shared, channels, CONSUMER, shape)", "shared, channels, CONSUMER, shape, finishes=False)"),
         Edit(f"{_IN_STEP}acc = finish_product(", f"{_IN_STEP}v_channel.wait(slot)\n{_IN_STEP}acc = finish_product("),
         Edit(
             "        # A finite floor for the maximum",

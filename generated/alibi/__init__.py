@@ -50,9 +50,9 @@ IDENTITY = runtime.Identity(
     variant="alibi",
     spec="5fc012bbb763",
     templates={
-        "forward": "10cf525d151b",
-        "backward_q": "e9a46d315991",
-        "backward_kv": "5e465a7bda56",
+        "forward": "40da3b8ce34d",
+        "backward_q": "d0db8f91a874",
+        "backward_kv": "2fd060c42bd7",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="causal",
     spec="2a3e89ec510a",
     templates={
-        "forward": "7e5c302a1aa6",
-        "backward_q": "e1045b9b623c",
-        "backward_kv": "1bdb5d6a3d4f",
+        "forward": "0c07f7a4c50f",
+        "backward_q": "f208a4f806a7",
+        "backward_kv": "956c133e1941",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",
     },

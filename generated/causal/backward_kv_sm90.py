@@ -167,7 +167,7 @@ def _backward_consumer(
                 i = opaque(i + 1)
 
             # Full tiles: each row sees each key, no mask.
-            v_held = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape.PACKED).load(shape.v_layout) if HOLD_V else None
+            v_held = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape).load(shape.v_layout) if HOLD_V else None
             while i < num_tiles:
                 start = _query_tile(i, first, BM)
                 stage, phase = slot_of(n, shape.STAGES)
@@ -227,9 +227,10 @@ def _backward_kv_sm90(
     outputs = (dq_sums, dk_desc, dv_desc)
     WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
     V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
-    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True, PACKED=cu_seqlens_k_ptr is not None)
+    PACKED: gl.constexpr = cu_seqlens_k_ptr is not None
+    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=True, PACKED=PACKED)
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=True)
-    scheduler = make_scheduler(2, cu_seqlens_q_ptr is not None)
+    scheduler = make_scheduler(2, PACKED)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=True)
     sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)
     loads = (batch, heads, kv_heads, q_len, kv_len, num_rows, head_group)

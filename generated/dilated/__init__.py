@@ -44,9 +44,9 @@ IDENTITY = runtime.Identity(
     variant="dilated",
     spec="97a4eb05991a",
     templates={
-        "forward": "4d7b04d2d0aa",
-        "backward_q": "96edc98e6435",
-        "backward_kv": "9eeeb9f1cfb2",
+        "forward": "33aff3cfb1ce",
+        "backward_q": "55353b0271ff",
+        "backward_kv": "0974d94c4b85",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="document",
     spec="a26eedc95a7b",
     templates={
-        "forward": "a1d050bf8d63",
-        "backward_q": "251d83876a79",
-        "backward_kv": "febbc58bdac6",
+        "forward": "8573d4ce9301",
+        "backward_q": "acf725ec583b",
+        "backward_kv": "e4d7e48fefa1",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

@@ -40,9 +40,9 @@ IDENTITY = runtime.Identity(
     variant="full",
     spec="d6b835c58129",
     templates={
-        "forward": "e9c9e1caa176",
-        "backward_q": "7b3c9841b64e",
-        "backward_kv": "399fd2f05abb",
+        "forward": "c941409c215c",
+        "backward_q": "dd238f2eba71",
+        "backward_kv": "7e6422706b7f",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

@@ -11,9 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
-from flashgen.runtime.device.sm90.barriers import make_channel, ping_pong_arrive
+from flashgen.runtime.device.sm90.barriers import make_channel
 from flashgen.runtime.device.sm90.forward_steps import (
-    ForwardShape, allocate_forward, describe_output, finish_product, load_queries, start_step, store_output, zero_acc,
+    ForwardShape, allocate_forward, begin_steps, describe_output, finish_product, load_queries, start_step,
+    store_output, zero_acc,
 )
 from flashgen.runtime.device.sm90.paged_keys import (
     bring_keys, bring_values, count_query_tiles, describe_keys, find_tile, next_query_tile, no_keys,
@@ -120,8 +121,7 @@ def _consumer(
     l = gl.zeros([ROWS, 8], gl.float32, shape.l_layout)
     pairs = packed(zero, out_s.dtype)
     acc = zero_acc(shape)
-    if CONSUMER == shape.CONSUMERS - 1:
-        ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
+    begin_steps(channels, CONSUMER, shape)
     index = gl.program_id(0) - gl.num_programs(0)
     while index < num_q_tiles:
         work_tile = scheduler.take(ticket, index)
@@ -234,8 +234,8 @@ def _forward_sm90(
     out_desc = describe_output(cu_seqlens_q_ptr, out_ptr, batch, heads, q_len, v_head_dim, shared[3])
     scheduler = make_scheduler(CONSUMERS, True) if cu_seqlens_q_ptr is not None else TilesInTurn()
     q_channel = make_channel(shape.Q_SLOTS, 1, CONSUMERS)
-    k_channel = make_channel(STAGES, CONSUMERS)
-    v_channel = make_channel(STAGES, CONSUMERS)
+    k_channel = make_channel(STAGES, CONSUMERS, NAMED=shape.K_NAMED)
+    v_channel = make_channel(STAGES, CONSUMERS, NAMED=shape.V_NAMED)
     channels = (q_channel, k_channel, v_channel)
     pages = (block_table_ptr, stride_table, items_ptr, count_ptr, num_blocks, step_page, step_slot)
     sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, pages)

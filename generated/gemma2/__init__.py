@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="gemma2",
     spec="d9e364344148",
     templates={
-        "forward": "7b4f75a504d8",
-        "backward_q": "072aec7924ce",
-        "backward_kv": "1601d0ffd801",
+        "forward": "da205a8d247b",
+        "backward_q": "0b171241870e",
+        "backward_kv": "08ac7833c441",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",
     },

@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="global_window",
     spec="ef402b1ee476",
     templates={
-        "forward": "8c4d1a3a7d57",
-        "backward_q": "2b09df1a0851",
-        "backward_kv": "b96d4bf09c9a",
+        "forward": "e5433ab383f5",
+        "backward_q": "dca0b79f07b4",
+        "backward_kv": "66ab592e86f7",
         "decode": "9cfb9e8f9365",
         "decode_paged": "b3a38e6285cf",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="prefix_lm",
     spec="2184fa612ccc",
     templates={
-        "forward": "4f7afdedd29f",
-        "backward_q": "85223e09a348",
-        "backward_kv": "c9a4d00bb53c",
+        "forward": "3d2bb03ecaad",
+        "backward_q": "b21de0f29f7d",
+        "backward_kv": "6d0dd1c9ec25",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

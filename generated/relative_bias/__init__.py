@@ -49,9 +49,9 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "bd66a9291e46",
-        "backward_q": "b4e5fc18cf88",
-        "backward_kv": "75d48ac5c547",
+        "forward": "a00b4862e396",
+        "backward_q": "505cf397718a",
+        "backward_kv": "85d98147924e",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",
     },

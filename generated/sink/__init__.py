@@ -48,9 +48,9 @@ IDENTITY = runtime.Identity(
     variant="sink",
     spec="7dcc1b56d33f",
     templates={
-        "forward": "430898e3158f",
-        "backward_q": "acb5edf72431",
-        "backward_kv": "1bdb5d6a3d4f",
+        "forward": "8ab6f8fd62c5",
+        "backward_q": "1a749efe32a2",
+        "backward_kv": "956c133e1941",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

@@ -42,9 +42,9 @@ IDENTITY = runtime.Identity(
     variant="sliding_window",
     spec="ab759db950f1",
     templates={
-        "forward": "441383f121e9",
-        "backward_q": "9e4d68aed584",
-        "backward_kv": "53d6fbff8ffe",
+        "forward": "6c9508fa889b",
+        "backward_q": "854434cb36a8",
+        "backward_kv": "8860821b510b",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",
     },

@@ -45,9 +45,9 @@ IDENTITY = runtime.Identity(
     variant="softcap",
     spec="75e34bc466f3",
     templates={
-        "forward": "f3b590ed4106",
-        "backward_q": "4c56dd076ddf",
-        "backward_kv": "7480779ad8fb",
+        "forward": "4edd06d64ed3",
+        "backward_q": "97563fd7c10f",
+        "backward_kv": "9638492ffe33",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",
     },

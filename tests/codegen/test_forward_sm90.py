@@ -17,6 +17,7 @@ from flashgen.codegen import default_of, generate, render
 from flashgen.codegen.kernels.forward import forward_view
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
 from flashgen.runtime import Config, default_config
+from flashgen.runtime.device.sm90.forward_steps import ForwardShape
 from flashgen.runtime.gpus import shared_limit
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, value_width
 from flashgen.runtime.kernels.kernel import Task
@@ -120,6 +121,15 @@ def test_v_takes_the_place_of_its_k_where_128_keys_fit_so_alone(tmp_path: Path, 
     assert found.error is None
     assert not found.serialized_wgmma
     assert found.shared <= FORWARD_SM90_KERNEL.shared_bytes(config, task) <= shared_limit("sm_90")
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4, 5, 9])
+def test_no_two_places_have_the_same_named_barrier(stages: int) -> None:
+    shape = ForwardShape(128, 64, 64, 64, stages, 2, 1, False, 0)
+    places = [named.value + stage for named in (shape.K_NAMED, shape.V_NAMED) if named.value for stage in range(stages)]
+    assert len(set(places)) == len(places)
+    assert set(places) <= set(range(8, 16))
+    assert bool(places) == (stages <= 4)
 
 
 @pytest.mark.parametrize(

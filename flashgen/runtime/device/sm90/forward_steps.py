@@ -28,7 +28,8 @@ class ForwardShape:
     there is room for two. Where there are registers for Q, HOLD_Q, products read only K and V from shared memory. Of
     keys in pages of BLOCK_SIZE slots PAGE_ROWS come at a time, all of one page; both are 0 without pages. A thread of a
     consumer has REGISTERS, 240 where there are two and 160 where there are three, one of the producer 24; where it has
-    pages to look up it takes what three leave, or 8 from each of two.
+    pages to look up it takes what three leave, or 8 from each of two. That a place of K or V is free, named barriers
+    say, from K_NAMED and V_NAMED on, or barriers in shared memory where these are 0.
     """
 
     ROWS: gl.constexpr
@@ -41,6 +42,8 @@ class ForwardShape:
     PAGE_ROWS: gl.constexpr
     REGISTERS: gl.constexpr
     PRODUCER_REGISTERS: gl.constexpr
+    K_NAMED: gl.constexpr
+    V_NAMED: gl.constexpr
     Q_SLOTS: gl.constexpr
     WIDTH: gl.constexpr
     MAIN: gl.constexpr
@@ -72,6 +75,9 @@ class ForwardShape:
         self.PAGE_ROWS = gl.constexpr(min(BN, BLOCK_SIZE & -BLOCK_SIZE))
         computes, loads = (160, 32 if BLOCK_SIZE else 24) if CONSUMERS == 3 else (232, 40) if BLOCK_SIZE else (240, 24)
         self.REGISTERS, self.PRODUCER_REGISTERS = gl.constexpr(computes), gl.constexpr(loads)
+        # Three consumers and wide heads are no faster with named ones, of which there are four for K and four for V.
+        named = CONSUMERS == 2 and max(width, v_width) <= 128 and STAGES <= 4
+        self.K_NAMED, self.V_NAMED = gl.constexpr(8 if named else 0), gl.constexpr(12 if named else 0)
         self.Q_SLOTS = gl.constexpr(2 if width <= 128 else 1)
         self.WIDTH, self.MAIN, self.REST = gl.constexpr(width), gl.constexpr(main), gl.constexpr(HEAD_DIM - main)
         self.V_WIDTH, self.OUT_WIDTH = gl.constexpr(v_width), gl.constexpr(v_main)
@@ -115,6 +121,16 @@ def load_queries(descs, cu_seqlens_q_ptr, begin, length, h, row0, ticket, q_s, q
         slot = q_channel.slot(ticket, each)
         full = q_channel.acquire(slot)
         load_tile(descs, b, h, row, q_s, slot[0], full, shape.SPLIT)
+
+
+@gluon.jit
+def begin_steps(channels, CONSUMER: gl.constexpr, shape):
+    """All places of K and V are free, and it is the first consumer's turn."""
+    _, k_channel, v_channel = channels
+    k_channel.begin()
+    v_channel.begin()
+    if CONSUMER == shape.CONSUMERS - 1:
+        ping_pong_arrive(CONSUMER, shape.CONSUMERS, shape.PING_PONG)
 
 
 @gluon.jit

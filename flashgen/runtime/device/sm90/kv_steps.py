@@ -31,6 +31,7 @@ class KvShape:
 
     Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK from registers. dS of
     both consumers has BUFFERS places in shared memory, where FUSE_DQ. THROUGH_DS: dK and dV leave through its room.
+    PACKED: there are packed sequences.
     """
 
     BM: gl.constexpr
@@ -177,13 +178,13 @@ def begin_dq(cu_seqlens_q_ptr, b, h, heads, begin, num_rows, n, shared, CONSUMER
 
 
 @gluon.jit
-def own_tile(tiles, CONSUMER: gl.constexpr, WIDTH: gl.constexpr, PACKED: gl.constexpr):
+def own_tile(tiles, CONSUMER: gl.constexpr, WIDTH: gl.constexpr, shape):
     """A consumer's 64 keys, or values, of a tile in shared memory.
 
     What describes each 16 columns of it to WGMMA waits in registers in front of all loops. Packed sequences need those
     for other things: the compiler must not know which of the two tiles it is, and adds up what it needs.
     """
-    if PACKED:
+    if shape.PACKED:
         own = tiles.index(opaque(gl.to_tensor(CONSUMER)))
     else:
         own = tiles.index(CONSUMER)
@@ -197,9 +198,9 @@ def start_kv_step(zero, stage, phase, shared, of_queries, CONSUMER: gl.constexpr
     q_full, do_full = of_queries[:2]
     q_tile = q_s.index(stage).reshape([shape.BM, shape.HEAD_DIM])
     do_tile = do_s.index(stage).reshape([shape.BM, shape.V_HEAD_DIM])
-    v_tile = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape.PACKED) if v_held is None else v_held
+    v_tile = own_tile(v_s, CONSUMER, shape.V_HEAD_DIM, shape) if v_held is None else v_held
     mbarrier.wait(q_full.index(stage), phase)
-    k_tile = own_tile(k_s, CONSUMER, shape.HEAD_DIM, shape.PACKED)
+    k_tile = own_tile(k_s, CONSUMER, shape.HEAD_DIM, shape)
     scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
     mbarrier.wait(do_full.index(stage), phase)
     return scores, warpgroup_mma(v_tile, do_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
