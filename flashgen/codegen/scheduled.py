@@ -56,9 +56,13 @@ def _default_name(variant: Variant, kernel: str) -> str:
     facts = facts_of(inner(variant))
     if kernel == "forward":
         return default_name(facts)
-    if kernel == "backward_kv" and facts.plain_mask:
-        return "default_masked_backward_kv_config"
-    return f"default_{'scheduled_' if kernel in scheduled_kernels(variant) else ''}{kernel}_config"
+    scheduled = kernel in scheduled_kernels(variant)
+    if kernel == "backward_kv" and not scheduled:
+        if variant.dropout is not None:
+            return "default_dropout_backward_kv_config"
+        if facts.plain_mask:
+            return "default_masked_backward_kv_config"
+    return f"default_{'scheduled_' if scheduled else ''}{kernel}_config"
 
 
 def _reads_much(variant: Variant, kernel: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,6 +146,15 @@ def space_of(name: str, dims: tuple[int, int]) -> list[Config]:
     configs = list(dict.fromkeys(kernel_of("backward_kv", config).compiled(config) for config in space))
     assert {config.fuse_dq for config in configs} == ({0, 1, 2} if max(dims) <= 128 else {0})
     return configs
+
+
+@pytest.mark.parametrize(("name", "fuse_dq"), [("causal", 2), ("softcap", 2), ("document", 1)])
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128)])
+def test_dropout_wants_another_default(name: str, fuse_dq: int, dims: tuple[int, int]) -> None:
+    """Bits are drawn beside the parts of dQ; the default of a schedule stays."""
+    config = default_of(replace(VARIANTS[name], dropout=0.1), "backward_kv")("sm_90", "bfloat16", *dims)
+    assert config.fuse_dq == fuse_dq
+    assert config in space_of(name, dims)
 
 
 @pytest.mark.matrix

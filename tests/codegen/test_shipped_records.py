@@ -25,11 +25,13 @@ TABLES = sorted(GENERATED.glob("*/tuned/*.json"))
 Form = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
 DENSE: Form = (None, None)
 SERVING: Form = (("decode", "paged", "varlen"), ("bfloat16",))
+TRAINING: Form = (("dense",), ("bfloat16",))
 SERVED = ("alibi", "causal", "gemma2", "sink", "sliding_window", "softcap")
-SHIPPED: dict[str, tuple[Form, tuple[str, ...]]] = {
-    "nvidia-h200": (DENSE, tuple(NAMES)),
-    "nvidia-h100-80gb-hbm3": (SERVING, SERVED),
+SHIPPED: dict[str, dict[Form, tuple[str, ...]]] = {
+    "nvidia-h200": {DENSE: tuple(NAMES)},
+    "nvidia-h100-80gb-hbm3": {SERVING: SERVED, TRAINING: ("causal", "full")},
 }
+WHOLE = [(gpu, form, name) for gpu, forms in SHIPPED.items() for form, names in forms.items() for name in names]
 
 
 @cache
@@ -52,9 +54,9 @@ def test_shipped_records_are_of_the_kernels_beside_them(path: Path) -> None:
         assert record.key.capability in gpus.GPUS
 
 
-@pytest.mark.parametrize(("gpu", "name"), [(gpu, name) for gpu, (_, names) in SHIPPED.items() for name in names])
-def test_a_gpu_has_a_record_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, name: str) -> None:
-    (modes, dtypes), _ = SHIPPED[gpu]
+@pytest.mark.parametrize(("gpu", "form", "name"), WHOLE)
+def test_a_gpu_has_a_record_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: str, form: Form, name: str) -> None:
+    modes, dtypes = form
     variant = load(REPOSITORY / f"variants/{name}.yaml")
     found = {record.key for record in read(GENERATED / name / "tuned" / f"{gpu}.json")}
     devices = {Device(key.gpu, key.capability, key.triton) for key in found}
@@ -64,6 +66,4 @@ def test_a_gpu_has_a_record_for_each_kernel_dtype_and_shape_that_is_tuned(gpu: s
 
 
 def test_no_other_gpu_has_records() -> None:
-    assert {(path.stem, path.parts[-3]) for path in TABLES} == {
-        (gpu, name) for gpu, (_, names) in SHIPPED.items() for name in names
-    }
+    assert {(path.stem, path.parts[-3]) for path in TABLES} == {(gpu, name) for gpu, _, name in WHOLE}

@@ -97,7 +97,7 @@ class Kernel:
     v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
     that each entry of its configs may have; `misfit` says what is wrong with one of them for (head_dim, v_head_dim).
 
-    `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key") and
+    `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key", "dropout") and
     (capability, dtype, head_dim, v_head_dim), `suited` the same as it suits the sizes of a call and so many bytes that
     are read for each pair, of (config, bucket, pair_bytes, capability, dtype, head_dim, v_head_dim). `space` has what
     is worth trying for a task, `starts` where a search begins after the configs that are known, `tried_at_once` the
