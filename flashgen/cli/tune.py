@@ -73,7 +73,11 @@ def tune(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--budget-seconds", metavar="S", help="Search for at most this time, over all shapes."),
+        typer.Option(
+            "--budget-seconds",
+            metavar="S",
+            help="Search for this time, over all shapes of a spec; six configs of each are tried in any case.",
+        ),
     ] = None,
     exhaustive: Exhaustive = False,
     gpus: Gpus = "0",
