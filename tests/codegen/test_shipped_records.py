@@ -29,7 +29,7 @@ TRAINING: Form = (("dense",), ("bfloat16",))
 SERVED = ("alibi", "causal", "gemma2", "sink", "sliding_window", "softcap")
 SHIPPED: dict[str, dict[Form, tuple[str, ...]]] = {
     "nvidia-h200": {DENSE: tuple(NAMES)},
-    "nvidia-h100-80gb-hbm3": {SERVING: SERVED, TRAINING: ("causal", "full")},
+    "nvidia-h100-80gb-hbm3": {SERVING: SERVED, TRAINING: tuple(NAMES)},
 }
 WHOLE = [(gpu, form, name) for gpu, forms in SHIPPED.items() for form, names in forms.items() for name in names]
 
