@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
@@ -25,13 +25,15 @@ class ModuleView:
     `kernels` has the views of all kernels. `own`, `varlen` and `paged` are the variant's own arguments of attention(),
     attention_varlen() and attention_paged(), `passed` what they pass on for them, each with a comma in front;
     `passed_without_dropout` where there is none, also of a variant with `dropout`. `defaults` are the texts of the
-    functions that have the built-in configs of each family of kernels.
+    functions that have the built-in configs of each family of kernels, `undropped` those of families that have others
+    without dropout.
     """
 
     title: str
     identity: Identity
     kernels: Kernels
     defaults: dict[str, str]
+    undropped: dict[str, str]
     declared: Declaration
     sink: bool
     counts_batch: bool
@@ -74,11 +76,15 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         inputs.learned if inputs else None,
     )
     reference = reference_view(variant)
+    defaults, undropped = (
+        {family: default_text(each, family) for family in TUNED} for each in (variant, replace(variant, dropout=None))
+    )
     return ModuleView(
         title=quoted(variant.description),
         identity=identity,
         kernels=kernels,
-        defaults={family: default_text(variant, family) for family in TUNED},
+        defaults=defaults,
+        undropped={family: text for family, text in undropped.items() if text != defaults[family]},
         declared=declared,
         sink=variant.sink,
         counts_batch=facts_of(variant).counts_batch,

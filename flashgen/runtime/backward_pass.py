@@ -47,8 +47,8 @@ def attention_backward(
     needs_q, needs_k, needs_v = needs[:3]
     exact = is_deterministic(deterministic)
     fuse_dq = needs_q and (needs_k or needs_v) and not exact
-    configs = variant.configs
-    kv_config, q_config = backward_configs(config, configs["backward_kv"], configs["backward_q"], call, fuse_dq)
+    by_kv, by_q = (variant.configs_of(family, params) for family in ("backward_kv", "backward_q"))
+    kv_config, q_config = backward_configs(config, by_kv, by_q, call, fuse_dq)
     dq_sums = kernel_of("backward_kv", kv_config).query_sums(call, kv_config)
     rows = launch_delta(variant, call, kv_config, output, d_out, d_lse, dq_sums)
     asked = {name for name, needed in zip(variant.learned, needs[3:], strict=True) if needed} if variant.learned else ()

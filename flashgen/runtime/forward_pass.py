@@ -38,7 +38,7 @@ def attention_forward(
         nothing_seen(written)
         return found
     tensors = _tensors(call, written)
-    chosen = choose_config(config, variant.configs["forward"], call)
+    chosen = choose_config(config, variant.configs_of("forward", params), call)
     kernel = kernel_of("forward", chosen)
     if variant.planned:
         tensors |= query_schedule(variant, call, chosen, counts, tiles, kernel, tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +37,22 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     bias = {"shape": ["heads", "q_len", "kv_len"], "dtype": "float32", "grad": True}
     spec = {"name": "biased", "inputs": {"bias": bias}, "score": "score + bias[h, q, k]", "dropout": 0.1}
     return load_module(generate(load(spec), tmp_path_factory.mktemp("dropout")))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("family", ["forward", "backward_q", "backward_kv"])
+def test_a_call_without_dropout_has_the_configs_of_a_variant_without(
+    causal: ModuleType, gallery_module: Callable[[str], ModuleType], family: str, head_dim: int
+) -> None:
+    plain, sizes = gallery_module("causal").VARIANT, ("sm_90", "bfloat16", head_dim, head_dim)
+    without = causal.VARIANT.configs_of(family, {"dropout_p": 0.0}).default(*sizes)
+    assert without == plain.configs_of(family, {}).default(*sizes)
+
+
+def test_dropout_has_configs_of_its_own(causal: ModuleType) -> None:
+    with_and_without = (causal.VARIANT.configs_of("backward_kv", {"dropout_p": p}) for p in (0.1, 0.0))
+    dropping, plain = (configs.default("sm_90", "bfloat16", 128, 128) for configs in with_and_without)
+    assert dropping.fuse_dq == 2 and plain.fuse_dq == 1
 
 
 def qkv(q_len: int = 20, kv_len: int = 27, batch: int = 2) -> Tensors:
