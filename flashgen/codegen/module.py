@@ -25,15 +25,15 @@ class ModuleView:
     `kernels` has the views of all kernels. `own`, `varlen` and `paged` are the variant's own arguments of attention(),
     attention_varlen() and attention_paged(), `passed` what they pass on for them, each with a comma in front;
     `passed_without_dropout` where there is none, also of a variant with `dropout`. `defaults` are the texts of the
-    functions that have the built-in configs of each family of kernels, `undropped` those of families that have others
-    without dropout.
+    functions that have the built-in configs of each family of kernels, `defaults_without_dropout` those of families
+    that have others then.
     """
 
     title: str
     identity: Identity
     kernels: Kernels
     defaults: dict[str, str]
-    undropped: dict[str, str]
+    defaults_without_dropout: dict[str, str]
     declared: Declaration
     sink: bool
     counts_batch: bool
@@ -76,7 +76,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         inputs.learned if inputs else None,
     )
     reference = reference_view(variant)
-    defaults, undropped = (
+    defaults, without_dropout = (
         {family: default_text(each, family) for family in TUNED} for each in (variant, replace(variant, dropout=None))
     )
     return ModuleView(
@@ -84,7 +84,7 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
         identity=identity,
         kernels=kernels,
         defaults=defaults,
-        undropped={family: text for family, text in undropped.items() if text != defaults[family]},
+        defaults_without_dropout={family: text for family, text in without_dropout.items() if text != defaults[family]},
         declared=declared,
         sink=variant.sink,
         counts_batch=facts_of(variant).counts_batch,

@@ -23,7 +23,8 @@ class Variant:
     `span` is how many keys a query sees at most, None where no constant says. `by_batch` and `by_head` tell whether a
     mask that needs a schedule differs from one batch element, or head, to the next. `counts_batch`: what a batch
     element gets depends on its number, or on how many there are. `packed`: sequences are packed, and cu_seqlens and
-    max_seqlen its arguments too. `undropped` finds the configs of families that without dropout have other ones.
+    max_seqlen its arguments too. `without_dropout` is what finds the configs of families that have others in calls
+    without dropout.
     """
 
     identity: Identity
@@ -39,7 +40,7 @@ class Variant:
     by_head: bool = False
     counts_batch: bool = False
     packed: bool = False
-    undropped: Mapping[str, Any] = field(default_factory=dict)
+    without_dropout: Mapping[str, Any] = field(default_factory=dict)
 
     # What follows from these: the parameters of each kernel.
     takes_of: Mapping[str, frozenset[str]] = field(init=False, repr=False)
@@ -85,8 +86,8 @@ class Variant:
 
     def configs_of(self, family: str, params: Mapping[str, Any]) -> Any:
         """What finds a family's configs for a call with these params, a `Lookup`."""
-        every: Any = self.configs[family]
-        return every if params.get("dropout_p") else self.undropped.get(family, every)
+        own = self.configs[family]
+        return own if params.get("dropout_p") else self.without_dropout.get(family, own)
 
     def refuse_plan_of(self, other: str) -> None:
         """ValueError where the variant of this full name, which made a plan, is another one."""
