@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "33aff3cfb1ce",
         "backward_q": "55353b0271ff",
-        "backward_kv": "0974d94c4b85",
+        "backward_kv": "a1eedae42b31",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",
     },

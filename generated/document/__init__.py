@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "8573d4ce9301",
         "backward_q": "acf725ec583b",
-        "backward_kv": "e4d7e48fefa1",
+        "backward_kv": "7944dfbbb477",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

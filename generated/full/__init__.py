@@ -42,7 +42,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "c941409c215c",
         "backward_q": "dd238f2eba71",
-        "backward_kv": "7e6422706b7f",
+        "backward_kv": "c53683c80c82",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

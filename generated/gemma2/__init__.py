@@ -47,7 +47,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "da205a8d247b",
         "backward_q": "0b171241870e",
-        "backward_kv": "08ac7833c441",
+        "backward_kv": "bd0dea6f6f77",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",
     },

@@ -13,7 +13,7 @@ from flashgen.runtime.gluon import tma_add
 
 @gluon.jit
 def start_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
-    """Start dS K, from the dS^T of both consumers in a buffer, for this one's 64 rows or columns of it."""
+    """Start dS K, from the dS of both consumers in a buffer, for this one's 64 rows or columns of it."""
     HEAD_DIM: gl.constexpr = k_s.type.shape[-1]
     dq = zero
     for c in gl.static_range(2):
@@ -22,8 +22,8 @@ def start_dq(ds_s, buffer, k_s, zero, CONSUMER: gl.constexpr):
         if HEAD_DIM == 128:
             keys = keys.slice(64 * CONSUMER, 64, 1)
         else:
-            ds = ds.slice(64 * CONSUMER, 64, 1)
-        dq = warpgroup_mma(ds.permute((1, 0)), keys, dq, use_acc=c > 0, is_async=True)
+            ds = ds.slice(64 * CONSUMER, 64, 0)
+        dq = warpgroup_mma(ds, keys, dq, use_acc=c > 0, is_async=True)
     return dq
 
 

@@ -31,7 +31,7 @@ class KvShape:
 
     Tiles of scores are transposed, [64, BM], so that P and dS enter the products for dV and dK from registers. dS of
     both consumers has BUFFERS places in shared memory, where FUSE_DQ. THROUGH_DS: dK and dV leave through its room.
-    PACKED: there are packed sequences.
+    HIDE_OWN: the compiler does not know which of a tile's halves is a consumer's, see `own_tile`.
     """
 
     BM: gl.constexpr
@@ -40,7 +40,7 @@ class KvShape:
     DELAY_DQ: gl.constexpr
     HEAD_DIM: gl.constexpr
     V_HEAD_DIM: gl.constexpr
-    PACKED: gl.constexpr
+    HIDE_OWN: gl.constexpr
     BUFFERS: gl.constexpr
     THROUGH_DS: gl.constexpr
     scores_layout: gl.constexpr
@@ -60,7 +60,7 @@ class KvShape:
         self.BM, self.STAGES = gl.constexpr(BM), gl.constexpr(STAGES)
         self.FUSE_DQ, self.DELAY_DQ = gl.constexpr(FUSE_DQ), gl.constexpr(DELAY_DQ)
         self.HEAD_DIM, self.V_HEAD_DIM = gl.constexpr(HEAD_DIM), gl.constexpr(V_HEAD_DIM)
-        self.PACKED, self.BUFFERS = gl.constexpr(PACKED), gl.constexpr(buffers)
+        self.HIDE_OWN, self.BUFFERS = gl.constexpr(PACKED or FUSE_DQ > 0 and BM == 128), gl.constexpr(buffers)
         self.THROUGH_DS = gl.constexpr(PERSISTENT and FUSE_DQ > 0 and buffers * BM >= 2 * HEAD_DIM)
         self.scores_layout, self.dq_layout = gl.constexpr(scores), gl.constexpr(dq)
         self.dk_layout, self.dv_layout = gl.constexpr(dk), gl.constexpr(dv)
@@ -80,10 +80,10 @@ def allocate_kv(descs, outputs, shape, PERSISTENT: gl.constexpr):
     v_s = gl.allocate_shared_memory(v_desc.dtype, [2] + v_desc.block_type.shape, v_desc.layout)
     lse_s = gl.allocate_shared_memory(gl.float32, [shape.STAGES, shape.BM], lse_desc.layout)
     delta_s = gl.allocate_shared_memory(gl.float32, [shape.STAGES, shape.BM], delta_desc.layout)
-    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, shape.BM], k_desc.dtype)
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([shape.BM, 64], k_desc.dtype)
     # What a launch does without is not allocated: another name for K's.
     if shape.FUSE_DQ > 0:
-        ds_s = gl.allocate_shared_memory(k_desc.dtype, [2 * shape.BUFFERS, 64, shape.BM], ds_layout)
+        ds_s = gl.allocate_shared_memory(k_desc.dtype, [2 * shape.BUFFERS, shape.BM, 64], ds_layout)
     else:
         ds_s = k_s
     if shape.FUSE_DQ == 2:
@@ -161,6 +161,12 @@ def load_stage(descs, b, h, row, first_row, start, stage, phase, shared, of_quer
 
 
 @gluon.jit
+def _own_ds(ds_s, n, CONSUMER: gl.constexpr, shape):
+    """Where a consumer puts its dS^T of the n-th tile of queries, as the product for dQ wants it: rows are queries."""
+    return ds_s.index(2 * (n & (shape.BUFFERS - 1)) + CONSUMER).permute((1, 0))
+
+
+@gluon.jit
 def begin_dq(cu_seqlens_q_ptr, b, h, heads, begin, num_rows, n, shared, CONSUMER: gl.constexpr, shape):
     """Where dQ is made one tile later: as if there had been a tile before the first, with dS = 0. Returns where its part
     of dQ is added."""
@@ -169,7 +175,7 @@ def begin_dq(cu_seqlens_q_ptr, b, h, heads, begin, num_rows, n, shared, CONSUMER
         last_at = delta_place(cu_seqlens_q_ptr, b, h, heads, begin, num_rows)
         last_at = last_at * (shape.HEAD_DIM // 64) + 64 * CONSUMER
         nothing = gl.zeros([64, shape.BM], k_s.dtype, shape.scores_layout)
-        ds_s.index(2 * ((n - 1) & (shape.BUFFERS - 1)) + CONSUMER).store(nothing)
+        _own_ds(ds_s, n - 1, CONSUMER, shape).store(nothing)
         fence_async_shared()
         barrier_arrive(8 + 2 * CONSUMER + (n + 1 & 1))
         return last_at
@@ -182,9 +188,10 @@ def own_tile(tiles, CONSUMER: gl.constexpr, WIDTH: gl.constexpr, shape):
     """A consumer's 64 keys, or values, of a tile in shared memory.
 
     What describes each 16 columns of it to WGMMA waits in registers in front of all loops. Packed sequences need those
-    for other things: the compiler must not know which of the two tiles it is, and adds up what it needs.
+    for other things, and so do parts of dQ beside tiles of 128 queries: the compiler must not know which of the two
+    tiles it is, and adds up what it needs.
     """
-    if shape.PACKED:
+    if shape.HIDE_OWN:
         own = tiles.index(opaque(gl.to_tensor(CONSUMER)))
     else:
         own = tiles.index(CONSUMER)
@@ -219,7 +226,7 @@ def finish_kv_step(
     ds_s, dq_s = shared[6:8]
     zero_dq = gl.zeros([64, 64], gl.float32, shape.dq_layout)
     if shape.FUSE_DQ > 0:
-        ds_s.index(2 * (n & (shape.BUFFERS - 1)) + CONSUMER).store(ds)
+        _own_ds(ds_s, n, CONSUMER, shape).store(ds)
     next_dv = warpgroup_mma(p, do_s.index(stage).reshape([shape.BM, shape.V_HEAD_DIM]), dv, is_async=True)
     if shape.FUSE_DQ > 0:
         fence_async_shared()
