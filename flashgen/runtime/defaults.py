@@ -42,7 +42,7 @@ def packed_default(family: str, scheduled: bool) -> Default:
         capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
     ) -> Config:  # fmt: skip
         sizes = (capability, dtype, head_dim, v_head_dim)
-        return serving(family, *sizes, packed=True).default("scheduled" if scheduled else "", *sizes)
+        return serving(family, *sizes, packed=True).default("scheduled" if scheduled else "packed", *sizes)
 
     return default
 
