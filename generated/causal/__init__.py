@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "0c07f7a4c50f",
         "backward_q": "f208a4f806a7",
-        "backward_kv": "b0bc628ca7ed",
+        "backward_kv": "613e8fc2763c",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",
     },

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "3d2bb03ecaad",
         "backward_q": "b21de0f29f7d",
-        "backward_kv": "f1db4073e85d",
+        "backward_kv": "5ec92d1085fd",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "a00b4862e396",
         "backward_q": "505cf397718a",
-        "backward_kv": "b8bbca023c77",
+        "backward_kv": "4666018b3bde",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",
     },

@@ -50,7 +50,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "8ab6f8fd62c5",
         "backward_q": "1a749efe32a2",
-        "backward_kv": "b0bc628ca7ed",
+        "backward_kv": "613e8fc2763c",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

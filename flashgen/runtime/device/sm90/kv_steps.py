@@ -60,7 +60,7 @@ class KvShape:
         self.BM, self.STAGES = gl.constexpr(BM), gl.constexpr(STAGES)
         self.FUSE_DQ, self.DELAY_DQ = gl.constexpr(FUSE_DQ), gl.constexpr(DELAY_DQ)
         self.HEAD_DIM, self.V_HEAD_DIM = gl.constexpr(HEAD_DIM), gl.constexpr(V_HEAD_DIM)
-        self.HIDE_OWN, self.BUFFERS = gl.constexpr(PACKED or FUSE_DQ > 0 and BM == 128), gl.constexpr(buffers)
+        self.HIDE_OWN, self.BUFFERS = gl.constexpr(PACKED or (FUSE_DQ > 0 and BM == 128)), gl.constexpr(buffers)
         self.THROUGH_DS = gl.constexpr(PERSISTENT and FUSE_DQ > 0 and buffers * BM >= 2 * HEAD_DIM)
         self.scores_layout, self.dq_layout = gl.constexpr(scores), gl.constexpr(dq)
         self.dk_layout, self.dv_layout = gl.constexpr(dk), gl.constexpr(dv)
