@@ -60,6 +60,8 @@ def _default_name(variant: Variant, kernel: str) -> str:
     if kernel == "backward_kv" and not scheduled:
         if variant.dropout is not None:
             return "default_dropout_backward_kv_config"
+        if facts.gathers_of_pairs:
+            return "default_pairs_backward_kv_config"
         if facts.plain_mask:
             return "default_masked_backward_kv_config"
     return f"default_{'scheduled_' if scheduled else ''}{kernel}_config"

@@ -87,6 +87,8 @@ default_by_key_config = default_of_form("forward", "by key")
 default_backward_kv_config = default_of_form("backward_kv")
 # For a causal mask or a window alone.
 default_masked_backward_kv_config = default_of_form("backward_kv", "masked")
+# Where something is read for each pair.
+default_pairs_backward_kv_config = default_of_form("backward_kv", "pairs")
 # With dropout.
 default_dropout_backward_kv_config = default_of_form("backward_kv", "dropout")
 default_scheduled_backward_kv_config = default_of_form("backward_kv", "scheduled")

@@ -79,7 +79,7 @@ VARIANT = runtime.Variant(
         runtime.shipped_root(__file__),
         forward=runtime.default_config,
         backward_q=runtime.default_backward_q_config,
-        backward_kv=runtime.default_backward_kv_config,
+        backward_kv=runtime.default_pairs_backward_kv_config,
         decode=runtime.beside_pairs(runtime.default_decode_config, 4),
         decode_paged=runtime.beside_pairs(runtime.default_decode_paged_config, 4),
     ),

@@ -42,11 +42,11 @@ MASKS = {
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
 # Bytes a thread that may be spilled at head dimensions 64 and 128.
-FEW_BYTES = {"full": 96, "causal": 56, "sliding_window": 112, "alibi": 136, "block_sparse": 240, "document": 272}
-FEW_BYTES |= {"relative_bias": 208, "prefix_lm": 80, "softcap": 232}
+FEW_BYTES = {"full": 48, "causal": 56, "sliding_window": 112, "alibi": 152, "block_sparse": 216, "document": 240}
+FEW_BYTES |= {"relative_bias": 272, "prefix_lm": 56, "softcap": 176}
 # And where sequences are packed, which need more registers, so that fewer things wait in them: see `own_tile`.
-FEW_PACKED = {"full": 24, "causal": 72, "sliding_window": 104, "alibi": 112, "block_sparse": 200, "document": 288}
-FEW_PACKED |= {"relative_bias": 280, "prefix_lm": 72, "softcap": 256}
+FEW_PACKED = {"full": 16, "causal": 32, "sliding_window": 80, "alibi": 72, "block_sparse": 160, "document": 264}
+FEW_PACKED |= {"relative_bias": 240, "prefix_lm": 64, "softcap": 224}
 # And by any variant: the roles have fixed shares of the registers. At head_dim 64 it is up to 0.9 KB with Triton 3.6,
 # where it was measured, and up to 1.2 KB with 3.9.
 HOPPER_SPILLS = 1280
@@ -283,7 +283,8 @@ def test_what_a_pair_reads_takes_the_registers_of_a_loop_over_tiles(inputs, scor
 def test_dq_of_a_tile_waits_but_where_all_there_is_is_a_mask_of_positions() -> None:
     waits = {name for name in VARIANTS if default(name, 128, 128).delay_dq}
     assert {*VARIANTS} - waits == {"causal", "sink", "sliding_window"}
-    assert not any(default(name, 64, 64).delay_dq for name in VARIANTS)
+    scheduled = {name for name in VARIANTS if "backward_kv" in scheduled_kernels(VARIANTS[name])}
+    assert {name for name in VARIANTS if not default(name, 64, 64).delay_dq} == {*scheduled, "relative_bias"}
 
 
 def test_v_stays_in_registers_where_closed_limits_leave_them_and_dq_is_made_elsewhere(

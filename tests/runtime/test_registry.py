@@ -35,7 +35,7 @@ def test_a_family_begins_with_a_kernel_that_serves_every_call(family: str) -> No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("form", ["", "plain", "masked", "scheduled", "by key", "dropout", "packed"])
+@pytest.mark.parametrize("form", ["", "plain", "masked", "scheduled", "by key", "pairs", "dropout", "packed"])
 def test_what_serves_a_call_has_a_config_for_it_that_is_its_own(family: str, form: str) -> None:
     for sizes in SIZES:
         kernel = serving(family, *sizes)

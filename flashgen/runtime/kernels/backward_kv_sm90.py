@@ -61,9 +61,9 @@ def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: 
     # The bits of dropout take a consumer's time: dQ through shared memory takes fewer of its instructions.
     fuse_dq = 2 if form == "dropout" else 1
     if max(head_dim, v_head_dim) <= 64:
-        # Beside parts in shared memory, or what a schedule's masks read of each row, two tiles of dS find no room;
-        # packed sequences, whose walks are short, gain nothing by them.
-        delay_dq = 0 if form in ("scheduled", "dropout", "packed") else 1
+        # Beside parts in shared memory, or what a schedule's masks read of each row, two tiles of dS find no room.
+        # Packed sequences, whose walks are short, and what is read for each pair, which takes registers, gain nothing.
+        delay_dq = 0 if form in ("scheduled", "pairs", "dropout", "packed") else 1
         return Config(128, 128, 4, 2, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
     # A causal mask or a window alone have short walks along the queries, where dQ of a tile waits not; beside dropout's
     # bits a delay gains as little.
