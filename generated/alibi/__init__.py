@@ -52,7 +52,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "40da3b8ce34d",
         "backward_q": "d0db8f91a874",
-        "backward_kv": "73eb470ed66b",
+        "backward_kv": "c672626fe3ab",
         "decode": "3c46186090ca",
         "decode_paged": "4a9a32fdfc78",
     },

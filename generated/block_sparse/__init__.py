@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "762241c5c5c4",
         "backward_q": "31f488d0d371",
-        "backward_kv": "973e2bc9f8d4",
+        "backward_kv": "53709b7d95a7",
         "decode": "0dc0d0988137",
         "decode_paged": "8530b9755747",
     },

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "0c07f7a4c50f",
         "backward_q": "f208a4f806a7",
-        "backward_kv": "613e8fc2763c",
+        "backward_kv": "d7d0c8d75846",
         "decode": "e0b22a1962ef",
         "decode_paged": "f113f127f7c8",
     },

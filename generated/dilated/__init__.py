@@ -46,7 +46,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "33aff3cfb1ce",
         "backward_q": "55353b0271ff",
-        "backward_kv": "09325052482e",
+        "backward_kv": "61ad14168165",
         "decode": "ead584b0ba80",
         "decode_paged": "287313473625",
     },

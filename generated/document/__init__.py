@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "8573d4ce9301",
         "backward_q": "acf725ec583b",
-        "backward_kv": "95d73fab41db",
+        "backward_kv": "071f4d90f8a2",
         "decode": "196fd7f3cea5",
         "decode_paged": "dd8a97432536",
     },

@@ -42,7 +42,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "c941409c215c",
         "backward_q": "dd238f2eba71",
-        "backward_kv": "9ef1344171e2",
+        "backward_kv": "9de08182a48a",
         "decode": "b7733920be1d",
         "decode_paged": "9fd3e7b8b3f7",
     },

@@ -47,7 +47,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "da205a8d247b",
         "backward_q": "0b171241870e",
-        "backward_kv": "e4697bd27d6d",
+        "backward_kv": "6b1e608236b1",
         "decode": "39d617b338eb",
         "decode_paged": "7e323f948d19",
     },

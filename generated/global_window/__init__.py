@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "e5433ab383f5",
         "backward_q": "dca0b79f07b4",
-        "backward_kv": "461153324699",
+        "backward_kv": "0dd81b390288",
         "decode": "9cfb9e8f9365",
         "decode_paged": "b3a38e6285cf",
     },

@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "3d2bb03ecaad",
         "backward_q": "b21de0f29f7d",
-        "backward_kv": "5ec92d1085fd",
+        "backward_kv": "3170f325489a",
         "decode": "d53504ac68a1",
         "decode_paged": "97ba64b9e8fb",
     },

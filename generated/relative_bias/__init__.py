@@ -51,7 +51,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "a00b4862e396",
         "backward_q": "505cf397718a",
-        "backward_kv": "4666018b3bde",
+        "backward_kv": "ff181f876efe",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",
     },

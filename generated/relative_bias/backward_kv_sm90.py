@@ -275,7 +275,9 @@ def _backward_kv_sm90(
     WIDTH: gl.constexpr = k_desc.block_type.shape[-1]
     V_WIDTH: gl.constexpr = v_desc.block_type.shape[-1]
     PACKED: gl.constexpr = cu_seqlens_k_ptr is not None
-    shape = KvShape(BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=False, PACKED=PACKED)
+    shape = KvShape(
+        BM, WIDTH, V_WIDTH, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT=False, PACKED=PACKED, SUMS_BY_TILE=LEARNED
+    )
     shared = allocate_kv(descs, outputs, shape, PERSISTENT=False)
     of_keys, of_queries = make_kv_barriers(STAGES, PERSISTENT=False)
     sequences = (cu_seqlens_q_ptr, cu_seqlens_k_ptr, num_seqs, total_q, total_k, order_ptr)

@@ -50,7 +50,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "8ab6f8fd62c5",
         "backward_q": "1a749efe32a2",
-        "backward_kv": "613e8fc2763c",
+        "backward_kv": "d7d0c8d75846",
         "decode": "b956bbabb648",
         "decode_paged": "b80af70e95c6",
     },

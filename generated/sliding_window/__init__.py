@@ -44,7 +44,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "6c9508fa889b",
         "backward_q": "854434cb36a8",
-        "backward_kv": "494b0fc51b9f",
+        "backward_kv": "5581a4e90d66",
         "decode": "5e49a87160c3",
         "decode_paged": "d3e343d90daa",
     },

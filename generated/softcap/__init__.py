@@ -47,7 +47,7 @@ IDENTITY = runtime.Identity(
     templates={
         "forward": "4edd06d64ed3",
         "backward_q": "97563fd7c10f",
-        "backward_kv": "d45cfdab00bf",
+        "backward_kv": "658c1acb77c4",
         "decode": "b7d05f4e11ba",
         "decode_paged": "5e3c2e164d11",
     },

@@ -52,15 +52,16 @@ class KvShape:
     dq_layout: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, BM, HEAD_DIM, V_HEAD_DIM, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT, PACKED):
+    def __init__(self, BM, HEAD_DIM, V_HEAD_DIM, STAGES, FUSE_DQ, DELAY_DQ, PERSISTENT, PACKED, SUMS_BY_TILE=False):
         buffers = 4 if DELAY_DQ else 2
+        hide_own = PACKED or (FUSE_DQ > 0 and BM == 128 and not SUMS_BY_TILE)
         scores, dk, dv, dq = (
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16]) for width in (BM, HEAD_DIM, V_HEAD_DIM, 64)
         )
         self.BM, self.STAGES = gl.constexpr(BM), gl.constexpr(STAGES)
         self.FUSE_DQ, self.DELAY_DQ = gl.constexpr(FUSE_DQ), gl.constexpr(DELAY_DQ)
         self.HEAD_DIM, self.V_HEAD_DIM = gl.constexpr(HEAD_DIM), gl.constexpr(V_HEAD_DIM)
-        self.HIDE_OWN, self.BUFFERS = gl.constexpr(PACKED or (FUSE_DQ > 0 and BM == 128)), gl.constexpr(buffers)
+        self.HIDE_OWN, self.BUFFERS = gl.constexpr(hide_own), gl.constexpr(buffers)
         self.THROUGH_DS = gl.constexpr(PERSISTENT and FUSE_DQ > 0 and buffers * BM >= 2 * HEAD_DIM)
         self.scores_layout, self.dq_layout = gl.constexpr(scores), gl.constexpr(dq)
         self.dk_layout, self.dv_layout = gl.constexpr(dk), gl.constexpr(dv)
@@ -189,7 +190,7 @@ def own_tile(tiles, CONSUMER: gl.constexpr, WIDTH: gl.constexpr, shape):
 
     What describes each 16 columns of it to WGMMA waits in registers in front of all loops. Packed sequences need those
     for other things, and so do parts of dQ beside tiles of 128 queries: the compiler must not know which of the two
-    tiles it is, and adds up what it needs.
+    tiles it is, and adds up what it needs. Beside sums by tile for learned inputs it would spill twice as much.
     """
     if shape.HIDE_OWN:
         own = tiles.index(opaque(gl.to_tensor(CONSUMER)))
