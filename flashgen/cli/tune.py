@@ -25,6 +25,7 @@ from flashgen.spec.modes import shapes_of
 if TYPE_CHECKING:
     from flashgen.spec.variant import Variant
     from flashgen.tuning.outcome import Outcome
+    from flashgen.tuning.workloads import Workload
 
 # Of an index: Python refuses to read some thousands.
 MOST_DIGITS = 9
@@ -118,17 +119,17 @@ def tune(
         variant = read(spec, output)
         check_kernels(kernel, shapes or shapes_of(variant, modes))
         saved = Saved(table, report)
-        outcomes: list[Outcome] = []
+        outcomes: dict[Workload, Outcome] = {}
 
         def done(outcome: Outcome) -> None:
-            outcomes.append(outcome)
+            outcomes[outcome.workload] = outcome
             saved.measurements(outcome)
 
         try:
             search(variant, out, indices, kernel, output, {**options, "done": done})
         finally:
             # What was measured before an error took its time too.
-            for outcome in outcomes:
+            for outcome in outcomes.values():
                 output.line(f"{variant.name}: {outcome}")
                 show_ranking(outcome, output)
                 output.document(outcome)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -24,7 +24,9 @@ from flashgen.tuning.candidates import Candidates, Group, group
 from flashgen.tuning.clocks import throttling
 from flashgen.tuning.finals import finals, settled, tied
 from flashgen.tuning.outcome import Entry, Outcome, Work, entries_of
+from flashgen.tuning.passed_by import passed_by
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
+from flashgen.tuning.proofs import Proofs
 from flashgen.tuning.prune import CompileRequest, Pruned, prune
 from flashgen.tuning.storage import Place, forget_studies, journal_path, study_name
 from flashgen.tuning.study import Budget, Searched, search
@@ -78,7 +80,8 @@ class Session:
         self._begun, self._likely = set[Group](), set[Group]()
         self._candidates = Candidates(preset, folders, options.scheduled, options.default, options.exact)
         self._dq_us: dict[Problem, float] = {}
-        self._right: set[tuple[Hashable, ...]] = set()
+        self._searched: dict[Workload, tuple[Searched, Config]] = {}
+        self._proofs = Proofs(tools, options.default)
 
     def existing(self, workload: Workload) -> Outcome | None:
         """What the caches have for this very key; None with `force`."""
@@ -92,36 +95,66 @@ class Session:
 
     def tune(self, workload: Workload, seconds: float | None) -> Outcome:
         """Find the best config within about `seconds` and record it. With `force` an old journal is begun anew."""
-        start = time.monotonic()
-        key, effort = workload.key, self._preset.of(workload.key.kernel)
+        key = workload.key
         if key.kernel == "backward_kv" and workload.problem not in self._dq_us:
             return Outcome(workload, "failed", None, 0.0, lost={"no config for backward_q": 1})
-        left_out, first = self._candidates.space(workload).dropped, self._candidates.first(workload)
-        pruned = self._prune(workload, None if seconds is None else COMPILE_SHARE * seconds)
+        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
+            self._forget(workload)
+        candidates, first = self._candidates.of(workload), self._candidates.first(workload)
+        return self._tune(workload, candidates, first, self._preset.of(key.kernel).trials, seconds)
+
+    def look_again(self, outcome: Outcome) -> Outcome:
+        """Where an outcome's search passed by what won for others of this run, time that too; the better outcome."""
+        workload = outcome.workload
+        if workload not in self._searched or outcome.record is None:
+            return outcome
+        searched, winner = self._searched[workload]
+        alike = {group(workload), *self._candidates.siblings(workload)}
+        others = [found for other, found in self._searched.items() if group(other) in alike]
+        space = self._candidates.space(workload).configs
+        more = [config for config in passed_by(searched, winner, others) if config in space]
+        if not more:
+            return outcome
+        tried = [trial.config for trial in searched.trials]
+        # The clock may have changed since: they are timed beside the winner.
+        found = self._tune(workload, [*tried, *more], [winner, *more], None, None, again=True)
+        return outcome if found.record is None else found
+
+    def _tune(
+        self, workload: Workload, candidates: Sequence[Config], first: Sequence[Config], trials: int | None,
+        seconds: float | None, again: bool = False,
+    ) -> Outcome:  # fmt: skip
+        """Search among `candidates`, with what was timed before, beginning with `first`: with `again` these alone are
+        the finalists, and the record that there is gives way."""
+        start = time.monotonic()
+        left_out = self._candidates.space(workload).dropped
+        pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
         if not pruned.kept:
             entries = entries_of((), pruned)
             return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, left_out)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
         with self._tools.observed() as observation:
-            searched = self._search(workload, pruned, first, Budget(effort.trials, left, LEAST_TRIALS))
-            finalists = self._finals(workload, searched)
+            searched = self._search(workload, pruned, first, Budget(trials, left, LEAST_TRIALS))
+            finalists = self._finals(workload, searched, first if again else ())
         lost: dict[str, int] = {}
-        odd, note = self._odd(workload, searched, finalists, lost)
+        odd, note = self._proofs.odd(workload, searched, finalists, lost)
         finalists = settled([each for each in finalists if each[0] not in odd], first)
         self._candidates.ranked(workload, [trial.config for trial in searched.ranking if trial.config not in odd])
         with ThreadPoolExecutor(1) as aside:
             # On another GPU than the proof, where there is one.
             work = aside.submit(self._work, workload)
-            winner = self._proven(workload, [config for config, _ in finalists], lost)
+            winner = self._proofs.proven(workload, [config for config, _ in finalists], lost)
         ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
         entries = entries_of(searched.trials, pruned)
         found = (ranking, entries, lost, left_out, work.result())
         if winner is None:
-            self._forget(workload)  # What spoiled every config may be gone at the next run.
+            if not again:
+                self._forget(workload)  # What spoiled every config may be gone at the next run.
             return Outcome(workload, "failed", None, time.monotonic() - start, *found)
         outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
         timing, ties = dict(finalists)[winner], tied(finalists, winner)
-        record = self._record(outcome, winner, timing, ties, observation.state, note)
+        record = self._record(outcome, winner, timing, ties, observation.state, note, self._options.force or again)
+        self._searched[workload] = searched, record.config
         self._learn(workload, record)
         return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
 
@@ -155,12 +188,12 @@ class Session:
         rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
         self._tools.begin([*few, *rest, *likely])
 
-    def _prune(self, workload: Workload, seconds: float | None) -> Pruned:
+    def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
 
         What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
         """
-        candidates, known = self._candidates.of(workload), self._candidates.compiled(workload)
+        known = self._candidates.compiled(workload)
         asked = [config for config in candidates if config not in known]
         compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
         answers = self._tools.compile(self._requests(workload, asked), seconds, LEAST_TRIALS)
@@ -183,8 +216,6 @@ class Session:
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
     def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
-        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
-            self._forget(workload)
         dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
         return search(
             pruned.kept,
@@ -206,54 +237,17 @@ class Session:
             raise RequestFailed("impossible time", f"{timing}")
         return timing.plus(charge)
 
-    def _finals(self, workload: Workload, searched: Searched) -> list[tuple[Config, Timing]]:
+    def _finals(
+        self, workload: Workload, searched: Searched, these: Sequence[Config]
+    ) -> list[tuple[Config, Timing]]:  # fmt: skip
+        """Those among `these`, or else the fastest few."""
+        timed = [trial.config for trial in searched.ranking]
         return finals(
-            [trial.config for trial in searched.ranking[: self._preset.finalists]],
+            [config for config in timed if config in these] or timed[: self._preset.finalists],
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             self._preset.rounds,
             self._options.seed,
         )
-
-    def _odd(
-        self, workload: Workload, searched: Searched, finalists: Sequence[tuple[Config, Timing]], lost: dict[str, int]
-    ) -> tuple[Mapping[Config, str], str]:
-        """The finalists that do not compute what the others do, counted in `lost`, and what there is to note of it."""
-        configs = [config for config, _ in finalists]
-        if len(configs) < 2:
-            return {}, ""
-        key = workload.key
-        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        default = self._options.default(key.kernel, key.bucket.packed)(*sizes, key.bucket)
-        others = (default, *(trial.config for trial in searched.ranking))
-        arbiter = next((config for config in others if config not in configs), default)
-        try:
-            odd = self._tools.gpus[0].outliers(workload, configs, arbiter)
-        except RequestFailed as failure:
-            return {}, f"its finalists were not compared: {failure.reason}"
-        if odd:
-            lost["outputs differ"] = len(odd)
-        said = [f"{config}: {why}" for config, why in odd.items()]
-        return odd, f"finalists whose outputs differ: {'; '.join(said)}" if said else ""
-
-    def _proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
-        """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
-        key, problem = workload.key, workload.problem
-        for config in finalists:
-            # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
-            group = problem.heads // problem.kv_heads
-            form = (problem.mode, problem.block_size, problem.cache)
-            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *form, config)
-            if proof in self._right:
-                return config
-            try:
-                reason = "verification" if self._tools.gpus[0].prove(workload, config) else ""
-            except RequestFailed as failure:
-                reason = failure.reason
-            if not reason:
-                self._right.add(proof)
-                return config
-            lost[reason] = lost.get(reason, 0) + 1
-        return None
 
     def _work(self, workload: Workload) -> Work | None:
         try:
@@ -269,6 +263,7 @@ class Session:
         ties: Sequence[Config],
         clocks: Mapping[str, float],
         more: str,
+        replace: bool,
     ) -> Record:
         note = [f"measured on {outcome.workload.problem}"]
         kernel = outcome.workload.key.kernel
@@ -286,7 +281,7 @@ class Session:
             outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(clocks),
             datetime.now(timezone.utc).isoformat(timespec="seconds"), in_short("; ".join(note), MOST_LETTERS),
         )  # fmt: skip
-        return write_record(record, self._folders[0], replace=self._options.force)
+        return write_record(record, self._folders[0], replace)
 
     def _place(self, workload: Workload) -> Place:
         return journal_path(workload) if self._options.storage is None else self._options.storage

@@ -141,7 +141,8 @@ class Tuner:
     ) -> tuple[Outcome, ...]:
         """Search; TuningFailed where no config of some workload worked: the records of the others are kept.
 
-        `done` sees each outcome as soon as there is one, also where an error follows.
+        `done` sees each outcome as soon as there is one, also where an error follows, and a second one where what won
+        for others turned out to be worth a look.
         """
         missing = [task for task in self._tasks if task not in self._found]
         self._watcher = _Watcher(
@@ -154,6 +155,10 @@ class Tuner:
             self._session.prepare(missing[place:])
             outcomes[task] = self._session.tune(task, self._watcher.begin(place))
             done(outcomes[task])
+        for task in missing:
+            before, outcomes[task] = outcomes[task], self._session.look_again(outcomes[task])
+            if outcomes[task] is not before:
+                done(outcomes[task])
         forget()
         lost = [str(outcome) for outcome in outcomes.values() if outcome.record is None]
         if lost:

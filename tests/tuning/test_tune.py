@@ -13,6 +13,7 @@ from flashgen.errors import EnvironmentProblem, FlashgenError, TuningFailed, Usa
 from flashgen.runtime.defaults import default_config, default_plain_config
 from flashgen.tuning import machine
 from flashgen.tuning import tune as tuning
+from flashgen.tuning.session import Session
 from flashgen.tuning.tune import tune
 
 SPEC = {
@@ -69,6 +70,19 @@ def test_every_kernel_dtype_head_dim_and_shape_is_tuned_and_then_found(built, pr
     again = tune(*built)
     assert {o.status for o in again} == {"found"} and pretended.last.timed == []
     assert [o.record for o in again] == [o.record for o in outcomes]
+
+
+def test_what_won_elsewhere_is_looked_at_again_once_all_is_searched(built, pretended, monkeypatch):
+    told, seen = [], []
+
+    def look_again(session, outcome):
+        seen.append(outcome)
+        return replace(outcome, seconds=99.0) if len(seen) == 1 else outcome
+
+    monkeypatch.setattr(Session, "look_again", look_again)
+    outcomes = tune(*built, preset="quick", done=told.append)
+    assert seen == told[:-1] and len(seen) == len(outcomes)
+    assert told[-1] == outcomes[0] and [each.seconds == 99.0 for each in outcomes] == [True] + [False] * (len(seen) - 1)
 
 
 def test_the_module_answers_from_the_records(built, pretended):

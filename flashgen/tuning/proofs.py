@@ -1,0 +1,63 @@
+"""Which finalists of a search compute what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import Default
+from flashgen.tuning.study import Searched
+from flashgen.tuning.timing import Timing
+from flashgen.tuning.tools import Tools
+from flashgen.tuning.worker import RequestFailed
+from flashgen.tuning.workloads import Workload
+
+
+class Proofs:
+    """Compares finalists with each other and proves winners, each proof once. `default` gives a kernel's built-in
+    default, also that for packed sequences."""
+
+    def __init__(self, tools: Tools, default: Callable[[str, bool], Default]) -> None:
+        self._tools, self._default = tools, default
+        self._right: set[tuple[Hashable, ...]] = set()
+
+    def odd(
+        self, workload: Workload, searched: Searched, finalists: Sequence[tuple[Config, Timing]], lost: dict[str, int]
+    ) -> tuple[Mapping[Config, str], str]:
+        """The finalists that do not compute what the others do, counted in `lost`, and what there is to note of it."""
+        configs = [config for config, _ in finalists]
+        if len(configs) < 2:
+            return {}, ""
+        key = workload.key
+        sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
+        default = self._default(key.kernel, key.bucket.packed)(*sizes, key.bucket)
+        others = (default, *(trial.config for trial in searched.ranking))
+        arbiter = next((config for config in others if config not in configs), default)
+        try:
+            odd = self._tools.gpus[0].outliers(workload, configs, arbiter)
+        except RequestFailed as failure:
+            return {}, f"its finalists were not compared: {failure.reason}"
+        if odd:
+            lost["outputs differ"] = len(odd)
+        said = [f"{config}: {why}" for config, why in odd.items()]
+        return odd, f"finalists whose outputs differ: {'; '.join(said)}" if said else ""
+
+    def proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
+        """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
+        key, problem = workload.key, workload.problem
+        for config in finalists:
+            # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
+            group = problem.heads // problem.kv_heads
+            form = (problem.mode, problem.block_size, problem.cache)
+            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *form, config)
+            if proof in self._right:
+                return config
+            try:
+                reason = "verification" if self._tools.gpus[0].prove(workload, config) else ""
+            except RequestFailed as failure:
+                reason = failure.reason
+            if not reason:
+                self._right.add(proof)
+                return config
+            lost[reason] = lost.get(reason, 0) + 1
+        return None
