@@ -47,7 +47,7 @@ class Saved:
 
     def tell(self, output: Output) -> None:
         """Say what there is, and why not more."""
-        for path in self._paths:
+        for path in dict.fromkeys(self._paths):
             output.line(f"saved {path}")
         for error in self._errors:
             failure.report(error)

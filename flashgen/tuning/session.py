@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -98,15 +98,13 @@ class Session:
         key = workload.key
         if key.kernel == "backward_kv" and workload.problem not in self._dq_us:
             return Outcome(workload, "failed", None, 0.0, lost={"no config for backward_q": 1})
-        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
-            self._forget(workload)
         candidates, first = self._candidates.of(workload), self._candidates.first(workload)
         return self._tune(workload, candidates, first, self._preset.of(key.kernel).trials, seconds)
 
     def look_again(self, outcome: Outcome) -> Outcome:
         """Where an outcome's search passed by what won for others of this run, time that too; the better outcome."""
         workload = outcome.workload
-        if workload not in self._searched or outcome.record is None:
+        if workload not in self._searched:
             return outcome
         searched, winner = self._searched[workload]
         alike = {group(workload), *self._candidates.siblings(workload)}
@@ -115,31 +113,37 @@ class Session:
         more = [config for config in passed_by(searched, winner, others) if config in space]
         if not more:
             return outcome
-        tried = [trial.config for trial in searched.trials]
         # The clock may have changed since: they are timed beside the winner.
-        found = self._tune(workload, [*tried, *more], [winner, *more], None, None, again=True)
+        known = [entry.config for entry in outcome.entries]
+        among = {*more, *(trial.config for trial in searched.trials)}
+        found = self._tune(workload, [*known, *more], [winner, *more], None, None, among)
         return outcome if found.record is None else found
 
     def _tune(
         self, workload: Workload, candidates: Sequence[Config], first: Sequence[Config], trials: int | None,
-        seconds: float | None, again: bool = False,
+        seconds: float | None, among: Collection[Config] = (),
     ) -> Outcome:  # fmt: skip
-        """Search among `candidates`, with what was timed before, beginning with `first`: with `again` these alone are
-        the finalists, and the record that there is gives way."""
-        start = time.monotonic()
+        """Search `candidates`, beginning with `first`. Again, where `among` says which of them to search alone: then
+        `first` are the finalists, the study goes on, and the record that there is gives way."""
+        start, again = time.monotonic(), bool(among)
         left_out = self._candidates.space(workload).dropped
         pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
         if not pruned.kept:
             entries = entries_of((), pruned)
             return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, left_out)
         left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
+        if self._options.force and not again and self._options.storage is None:  # A study that hosts share stays.
+            self._forget(workload)
+        space = [config for config in pruned.kept if config in among] if again else pruned.kept
         with self._tools.observed() as observation:
-            searched = self._search(workload, pruned, first, Budget(trials, left, LEAST_TRIALS))
-            finalists = self._finals(workload, searched, first if again else ())
+            searched = self._search(workload, pruned, space, first, Budget(trials, left, LEAST_TRIALS))
+            timed = [trial.config for trial in searched.ranking]
+            few = [config for config in timed if config in first] if again else timed[: self._preset.finalists]
+            finalists = self._finals(workload, few)
         lost: dict[str, int] = {}
         odd, note = self._proofs.odd(workload, searched, finalists, lost)
         finalists = settled([each for each in finalists if each[0] not in odd], first)
-        self._candidates.ranked(workload, [trial.config for trial in searched.ranking if trial.config not in odd])
+        self._candidates.ranked(workload, [config for config in timed if config not in odd])
         with ThreadPoolExecutor(1) as aside:
             # On another GPU than the proof, where there is one.
             work = aside.submit(self._work, workload)
@@ -215,10 +219,12 @@ class Session:
         config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
         return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
 
-    def _search(self, workload: Workload, pruned: Pruned, first: Sequence[Config], budget: Budget) -> Searched:
+    def _search(
+        self, workload: Workload, pruned: Pruned, space: Sequence[Config], first: Sequence[Config], budget: Budget
+    ) -> Searched:  # fmt: skip
         dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
         return search(
-            pruned.kept,
+            space,
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             place=self._place(workload),
             name=study_name(workload),
@@ -237,13 +243,9 @@ class Session:
             raise RequestFailed("impossible time", f"{timing}")
         return timing.plus(charge)
 
-    def _finals(
-        self, workload: Workload, searched: Searched, these: Sequence[Config]
-    ) -> list[tuple[Config, Timing]]:  # fmt: skip
-        """Those among `these`, or else the fastest few."""
-        timed = [trial.config for trial in searched.ranking]
+    def _finals(self, workload: Workload, configs: Sequence[Config]) -> list[tuple[Config, Timing]]:
         return finals(
-            [config for config in timed if config in these] or timed[: self._preset.finalists],
+            configs,
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             self._preset.rounds,
             self._options.seed,

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from test_session import BEST, DEFAULT, LONG, SHORT, FakeTools, cache, session, workload
+from test_session import BEST, DEFAULT, HALF, LONG, SHORT, Compilation, FakeTools, cache, session, workload
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import read_record
+from flashgen.runtime.records import Record
+from flashgen.tuning.cache import write_record
 from flashgen.tuning.passed_by import WORTH, passed_by
 from flashgen.tuning.presets import LEAST_TRIALS
 from flashgen.tuning.study import Searched
@@ -17,7 +19,6 @@ from flashgen.tuning.worker import RequestFailed
 __all__ = ["cache"]  # A fixture.
 
 MINE, THEIRS, OTHER = Config(64, 64, 4, 2), Config(64, 32, 4, 4), Config(128, 64, 4, 3)
-HALF = replace(LONG, dtype="float16")
 
 
 def searched(**times):
@@ -114,14 +115,29 @@ def test_where_a_second_look_goes_wrong_the_first_stays(cache, monkeypatch, trou
     assert again is first or again.failed == {"crashed": 1}
 
 
-def test_another_dtype_of_this_size_counts_too_and_another_size_does_not(cache):
+def test_another_dtype_of_this_size_counts_too(cache):
     tools = FakeTools()
-    wide = session(tools, cache, "default")
-    first = wide.tune(workload(LONG), 0.0)
-    narrow = replace(SHORT, head_dim=64, v_head_dim=64)
-    assert wide.tune(workload(narrow), None).record is not None
-    assert wide.look_again(first) is first
-    assert wide.tune(workload(HALF), None).record is not None
+    one = session(tools, cache, "default")
+    first = one.tune(workload(LONG), 0.0)
+    # Something that the search for the other dtype alone knows of.
+    write_record(Record(replace(workload(HALF).key, gpu="NVIDIA H100 PCIe"), BEST, 100.0, 0.01, 20), cache)
+    assert one.tune(workload(HALF), None).record.config == BEST != first.record.config
+    assert one.look_again(first).record.config == BEST
+
+
+def test_another_size_does_not(cache):
+    one = session(FakeTools(), cache, "default")
+    first = one.tune(workload(LONG), 0.0)
+    assert one.tune(workload(replace(SHORT, head_dim=64, v_head_dim=64)), None).record is not None
+    assert one.look_again(first) is first
+
+
+def test_what_was_dropped_before_is_counted_still(cache):
+    tools = FakeTools(compilation={Config(128, 128, 4, 2): Compilation(spills=4000)})
+    one, first = hurried(tools, cache, SHORT)
+    again = one.look_again(first)
+    assert first.dropped["spills"] == 1 and again.dropped == first.dropped
+    assert {e.config for e in again.entries} == {BEST} | {e.config for e in first.entries}
 
 
 def test_what_was_found_before_or_failed_is_left_alone(cache):
