@@ -99,25 +99,22 @@ class CompilePool:
         return begun
 
     def answers(self, requests: Iterable[Asked], seconds: float | None = None, least: int = 0) -> dict[Asked, Any]:
-        """What became of each request that was begun within `seconds`, None for no limit; the first `least` are begun
-        in any case. Those of an iterator are begun as they come."""
+        """What became of each request that was answered within `seconds`, None for no limit, and of the first `least`
+        in any case. What is under way goes on, for who asks again; what was not begun is forgotten. Those of an
+        iterator are begun as they come."""
         requests = list(dict.fromkeys(self.begin_each(requests) if isinstance(requests, Iterator) else requests))
         futures = self.begin(requests)
         wait(futures, seconds)
-        self._withdraw(requests, futures, least)
+        self._withdraw(requests[least:], futures[least:])
+        wait(futures[:least])
         answered = zip(requests, futures, strict=True)
-        return {request: future.result() for request, future in answered if not future.cancelled()}
+        return {request: future.result() for request, future in answered if future.done() and not future.cancelled()}
 
-    def _withdraw(self, requests: Sequence[Hashable], futures: Sequence[Future[Any]], least: int) -> None:
-        """Forget those of these requests that were not begun, but for the first that make up `least`."""
+    def _withdraw(self, requests: Sequence[Hashable], futures: Sequence[Future[Any]]) -> None:
+        """Forget those of these requests that were not begun."""
         with self._change:
-            more = least - sum(1 for future in futures if future.running() or future.done())
             for request, future in zip(requests, futures, strict=True):
-                if future.running() or future.done():
-                    continue
-                if more > 0:
-                    more -= 1
-                elif future.cancel():
+                if future.cancel():
                     del self._answers[request]
                     self._waiting.remove(request)
 

@@ -49,6 +49,16 @@ def test_a_few_are_compiled_also_where_there_is_no_time():
         assert list(compiled(pool, seconds=0.0, least=3)) == CONFIGS[:3]
 
 
+def test_what_is_under_way_goes_on_for_who_asks_again():
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        compiled(pool, CONFIGS[:1])
+        (future, *_) = pool.begin(requests(CONFIGS[1:]))
+        while not future.running():
+            time.sleep(0.001)
+        assert compiled(pool, CONFIGS[1:], seconds=0.0) == {}
+        assert pool.begin(requests(CONFIGS[1:2])) == [future] and list(compiled(pool, CONFIGS[1:2])) == CONFIGS[1:2]
+
+
 def test_what_was_asked_for_last_comes_first_and_nothing_is_compiled_twice():
     with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
         early = pool.begin(requests())

@@ -48,6 +48,7 @@ class FakeTools:
     timed: list = field(default_factory=list)
     begun: list = field(default_factory=list)
     compiled: list = field(default_factory=list)
+    least: list = field(default_factory=list)
     proven: list = field(default_factory=list)
     fails: dict = field(default_factory=dict)
     wrong: set = field(default_factory=set)
@@ -84,6 +85,7 @@ class FakeTools:
 
     def compile(self, requests, seconds, least):
         self.compiled += [request.config for request in requests]
+        self.least.append(least)
         return {request.config: self.compilation.get(request.config, Compilation()) for request in requests}
 
     def versions(self):
@@ -317,6 +319,14 @@ def test_the_default_of_each_backend_is_tried_whatever_the_time(cache, preset, s
         tried = [config for which, config in tools.timed if which == problem]
         assert set(defaults(problem.dtype)) <= set(tried)
         assert len(set(tried)) >= LEAST_TRIALS
+
+
+def test_another_shape_waits_for_no_compiler_where_enough_is_compiled(cache):
+    tools = FakeTools()
+    one = session(tools, cache, "default")
+    one.tune(workload(LONG), 0.0)
+    one.tune(workload(SHORT), 0.0)
+    assert tools.least == [LEAST_TRIALS, 0]
 
 
 def test_the_first_config_is_the_variants_own_default(cache):
