@@ -26,6 +26,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashgen.codegen.assembler import assembler
+from flashgen.codegen.launchers import make_launcher
 from flashgen.codegen.loading import load_module
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
@@ -131,7 +132,8 @@ def compile_kernel(
 
 
 def compile_wanted(path: Path, wanted: Wanted) -> Resources:
-    """Compile a kernel that a rehearsal of the module at `path` noted: in Triton's cache its launch finds it."""
+    """Compile a kernel that a rehearsal of the module at `path` noted: in Triton's cache its launch finds it, and its
+    launcher."""
     module = importlib.import_module(wanted.module) if wanted.module else _loaded(Path(path))
     kernel = getattr(module, wanted.kernel)
     found = json.loads(wanted.specialization)
@@ -142,7 +144,7 @@ def compile_wanted(path: Path, wanted: Wanted) -> Resources:
     source = source_of(kernel, found["signature"], constants, attributes)
     # JSON has no tuples.
     launched = {name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()}
-    return _compiled(source, wanted.target, launched)
+    return _compiled(source, wanted.target, launched, make_launcher)
 
 
 @functools.lru_cache(maxsize=8)
@@ -167,13 +169,17 @@ def _compile(
     return _compiled(source, target, {**compiled_with(kernel), **launched})
 
 
-def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any]) -> Resources:
+def _compiled(
+    source: ASTSource, target: str, launched: Mapping[str, Any], then: Callable[[Any], None] = lambda compiled: None
+) -> Resources:
+    """What came of a compilation; `then` sees what was compiled."""
     start = time.perf_counter()
     try:
         with _assembler_log() as log:
             compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
             if "ptx" in compiled.asm and "registers" not in log.getvalue():
                 _assemble(source, gpu_target(target), launched, compiled)
+        then(compiled)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class

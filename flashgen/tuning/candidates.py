@@ -15,8 +15,12 @@ from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled
 from flashgen.tuning.space import Space, distance, search_space
+from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
+
+# A backend that is not in use is searched where one of its configs takes at most so many times as long as the fastest.
+NEAR = 1.25
 
 # What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler. A kernel whose cache
 # has a dtype of its own is another one, and so is one of packed sequences.
@@ -42,6 +46,7 @@ class Candidates:
         self._compiled: dict[Group, dict[Config, Compiled | RequestFailed]] = {}
         self._rankings: dict[Group, list[Sequence[Config]]] = {}
         self._winners: dict[tuple[str, int, int], list[Config]] = {}
+        self._near: dict[tuple[str, int, int], set[str]] = {}
 
     def compiled(self, workload: Workload) -> dict[Config, Compiled | RequestFailed]:
         """What the compiler said of the configs of a workload's group, to be added to."""
@@ -51,9 +56,16 @@ class Candidates:
         """The configs that a search timed, the fastest first."""
         self._rankings.setdefault(group(workload), []).append(configs)
 
+    def timed(self, workload: Workload, ranking: Sequence[Trial]) -> None:
+        """What a search has timed so far, the fastest first: which backends are near enough to be searched."""
+        times = [(trial.timing.median_us, trial.config.backend) for trial in ranking if trial.timing is not None]
+        near = {backend for time_us, backend in times if time_us <= NEAR * times[0][0]}
+        self._near.setdefault(_kernel(workload), set()).update(near)
+
     def won(self, workload: Workload, config: Config) -> None:
-        kernel, _, *dims = group(workload)
-        self._winners.setdefault((kernel, dims[0], dims[1]), []).append(config)
+        """A config that was the fastest of a search, or has a record; said twice in a row it counts once."""
+        winners = self._winners.setdefault(_kernel(workload), [])
+        winners += [config] if winners[-1:] != [config] else []
 
     def space(self, workload: Workload) -> Space:
         key, problem = workload.key, workload.problem
@@ -70,10 +82,16 @@ class Candidates:
 
         A limited search takes what another shape with the same space took, or what was fast in another dtype of this
         size: the compiler tells these hardly apart. The defaults are always tried, also where the space leaves configs
-        like them out: a record must not be worse.
+        like them out: a record must not be worse. Of a backend that is not in use a limited search takes the default
+        alone until that comes near.
         """
         effort = self._preset.of(workload.key.kernel)
-        space = list(dict.fromkeys([*self._defaults(workload), *self.space(workload).configs]))
+        defaults, configs = self._defaults(workload), list(self.space(workload).configs)
+        if effort.candidates is not None:
+            told = [config.backend for some in self._told(workload) for config in some]
+            near = {defaults[0].backend, *told, *self._near.get(_kernel(workload), ())}
+            configs = [config for config in configs if config.backend in near]
+        space = list(dict.fromkeys([*defaults, *configs]))
         own = group(workload), frozenset(space)
         if effort.candidates is not None and own in self._chosen and self._compiled.get(own[0]):
             return _nearest(self._chosen[own], self.first(workload), None)
@@ -97,7 +115,7 @@ class Candidates:
     def first(self, workload: Workload) -> list[Config]:
         """Where to begin: with what is known, then the usual shapes of the kernel in use.
 
-        Of another kernel its default alone: only where that is fast is it worth more.
+        Of another backend its default alone: only where that is fast is it worth more.
         """
         early = self._early(workload)
         return list(dict.fromkeys([*early, *kernel_of(workload.key.kernel, early[0]).starts]))
@@ -105,15 +123,17 @@ class Candidates:
     def _early(self, workload: Workload) -> list[Config]:
         """The built-in default, also with what its kernel wants tried at once. Then this run's winners for other
         dtypes and shapes, neighbours' records, and in between the default of the other kernel."""
-        key = workload.key
-        own = [record for folder in self._folders if (record := read_record(folder, key)) is not None]
-        near = [record.config for record in own + neighbours(key, self._folders)[:4]]
-        kernel, _, *dims = group(workload)
-        winners = self._winners.get((kernel, dims[0], dims[1]), [])[-2:]
+        winners, near = self._told(workload)
         here, *others = self._defaults(workload)
-        at_once = kernel_of(key.kernel, here).tried_at_once
+        at_once = kernel_of(workload.key.kernel, here).tried_at_once
         varied = [here.but(**{axis: value}) for axis, value in at_once.items()]
         return list(dict.fromkeys([here, *varied, *winners, *near[:1], *others, *near[1:]]))
+
+    def _told(self, workload: Workload) -> tuple[list[Config], list[Config]]:
+        """This run's last winners, and those of records, the nearest first."""
+        own = [record for folder in self._folders if (record := read_record(folder, workload.key)) is not None]
+        near = [record.config for record in own + neighbours(workload.key, self._folders)[:4]]
+        return self._winners.get(_kernel(workload), [])[-2:], near
 
     def _defaults(self, workload: Workload) -> list[Config]:
         """The built-in config of the kernel in use, then that of the one that serves every call."""
@@ -127,6 +147,12 @@ def group(workload: Workload) -> Group:
     key = workload.key
     apart = "packed" if key.bucket.packed else key.bucket.cache
     return f"{key.kernel} {apart}" if apart else key.kernel, key.dtype, key.head_dim, key.v_head_dim
+
+
+def _kernel(workload: Workload) -> tuple[str, int, int]:
+    """What configs are fast for whatever the dtype."""
+    kernel, _, head_dim, v_head_dim = group(workload)
+    return kernel, head_dim, v_head_dim
 
 
 def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:

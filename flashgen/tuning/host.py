@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any
 
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning import machine
 from flashgen.tuning.clocks import Observation, Sampler
 from flashgen.tuning.crew import Crew
-from flashgen.tuning.measure import ConcordRequest, ProofRequest, ReadyRequest, Request, TimeRequest, WorkRequest
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.prune import Compiled, CompileRequest
+from flashgen.tuning.requests import (
+    ConcordRequest,
+    ProofRequest,
+    ReadyRequest,
+    RehearseRequest,
+    Request,
+    TimeRequest,
+    WorkRequest,
+)
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed, Worker
 from flashgen.tuning.workloads import Workload
@@ -53,6 +62,9 @@ class GpuWorker:
 
     def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing:
         return self._ask(TimeRequest(workload, config, milliseconds, best_us))
+
+    def rehearse(self, workload: Workload, config: Config) -> Sequence[Wanted]:
+        return self._ask(RehearseRequest(workload, config))
 
     def prove(self, workload: Workload, config: Config) -> str:
         return self._ask(ProofRequest(workload, config))
@@ -91,12 +103,13 @@ class Host:
             gpu.close()
         self._sampler.close()
 
-    def begin(self, requests: Sequence[CompileRequest]) -> None:
+    def begin(self, requests: Sequence[CompileRequest | Wanted]) -> Sequence[Future[Any]]:
         """Have the pool begin with these, in this order, before all that waits. The GPUs get ready for the first."""
-        self._pool.begin(requests)
-        if requests and self._idle:
+        begun = self._pool.begin(requests)
+        if self._idle and requests and isinstance(requests[0], CompileRequest):
             self._idle = False
             self._prepare(requests[0].problem)
+        return begun
 
     def compile(
         self, requests: Sequence[CompileRequest], seconds: float | None, least: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from flashgen.codegen import default_of, load_module
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.packed import PackedCall, make_packed
 from flashgen.problems.paged import PagedCall, make_paged
@@ -27,10 +27,20 @@ from flashgen.tuning.cache import is_of
 from flashgen.tuning.concord import Results, outliers
 from flashgen.tuning.launches import Launches, PackedLaunches, PagedLaunches
 from flashgen.tuning.outcome import Work
+from flashgen.tuning.requests import (
+    ConcordRequest,
+    Measuring,
+    ProofRequest,
+    ReadyRequest,
+    RehearseRequest,
+    Request,
+    TimeRequest,
+    WorkRequest,
+)
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import Workload
-from flashgen.verify import rehearse_proof, verify_config
+from flashgen.verify import rehearse_config, rehearse_proof, verify_config
 from flashgen.verify.poison import poisoned
 
 HOPELESS = 1.5  # times the best median known: what is slower after its first repetitions is not measured further
@@ -50,55 +60,12 @@ _DRAW: Mapping[str, Callable[..., Call | PagedCall | PackedCall]] = {
 }
 
 
-@dataclass(frozen=True)
-class ReadyRequest:
-    """Make the inputs of a problem, which the next requests will have."""
-
-    problem: Problem
-
-
-@dataclass(frozen=True)
-class TimeRequest:
-    """Time `config` for about `milliseconds` of GPU time. `best_us` is the best median known so far."""
-
-    workload: Workload
-    config: Config
-    milliseconds: float
-    best_us: float | None = None
-
-
-@dataclass(frozen=True)
-class ProofRequest:
-    """Prove `config` on a problem like the workload's."""
-
-    workload: Workload
-    config: Config
-
-
-@dataclass(frozen=True)
-class ConcordRequest:
-    """Compare what configs compute of the workload's problem with one another, and with `arbiter` where they differ."""
-
-    workload: Workload
-    configs: tuple[Config, ...]
-    arbiter: Config
-
-
-@dataclass(frozen=True)
-class WorkRequest:
-    """Count the visible pairs of the workload's problem, and measure what the GPU can do."""
-
-    workload: Workload
-
-
-Request = ReadyRequest | TimeRequest | ProofRequest | ConcordRequest | WorkRequest
-
-
 class KernelBench:
     """Times and proves the kernels of one generated module on one GPU. A factory for `worker.Worker`.
 
-    A TimeRequest gives a Timing, a ProofRequest what is wrong, empty if nothing is, a ConcordRequest the configs that
-    compute something else than the most, with what differs, a WorkRequest a Work, a ReadyRequest None. Raises
+    A TimeRequest gives a Timing, a RehearseRequest kernels, a ProofRequest what is wrong, empty if nothing is, a
+    ConcordRequest the configs that compute something else than the most, with what differs, a WorkRequest a Work, a
+    ReadyRequest None. Raises
     RequestFailed: "out of resources", "out of memory", "does not compile", "illegal access", "rebuilt meanwhile", or
     the name of another exception.
     """
@@ -121,24 +88,31 @@ class KernelBench:
         """Loaded with the first request: this process may have started before the file was there."""
         return load_module(self._path)
 
-    def __call__(self, request: Request) -> Timing | str | dict[Config, str] | Work | None:
+    def __call__(self, request: Request) -> Timing | str | dict[Config, str] | Work | tuple[Wanted, ...] | None:
         try:
             if isinstance(request, ReadyRequest):
                 self._get_ready(request.problem)
                 return None
             self._expect_kernels_of(request.workload)
-            if isinstance(request, WorkRequest):
-                return self._work(request.workload)
-            if isinstance(request, ProofRequest):
-                return self._prove(request.workload, request.config)
-            if isinstance(request, ConcordRequest):
-                return self._outliers(request)
-            replay = captured(self._launches(request.workload).of(request.workload.key.kernel, request.config))
-            return timed(replay, self._scratch, request.milliseconds, request.best_us)
+            return self._answer(request)
         except RequestFailed:
             raise
         except Exception as error:
             raise RequestFailed(_reason(error), str(error)[:2000], fatal=not _healthy()) from error
+
+    def _answer(self, request: Measuring) -> Timing | str | dict[Config, str] | Work | tuple[Wanted, ...]:
+        match request:
+            case WorkRequest(workload):
+                return self._work(workload)
+            case RehearseRequest(workload, config):
+                return self._rehearse(workload, config)
+            case ProofRequest(workload, config):
+                return self._prove(workload, config)
+            case ConcordRequest():
+                return self._outliers(request)
+            case TimeRequest(workload, config, milliseconds, best_us):
+                replay = captured(self._launches(workload).of(workload.key.kernel, config))
+                return timed(replay, self._scratch, milliseconds, best_us)
 
     def _expect_kernels_of(self, workload: Workload) -> None:
         """A process that takes the place of one that crashed reads the module anew: by now it may be another one."""
@@ -152,6 +126,10 @@ class KernelBench:
         if not self._warm:
             self._warm = True
             rehearse_proof(self._module, self._variant, problem, str(self._device))
+
+    def _rehearse(self, workload: Workload, config: Config) -> tuple[Wanted, ...]:
+        device, kernel = str(self._device), workload.key.kernel
+        return rehearse_config(self._module, self._variant, workload.problem, config, device, kernel)
 
     def _prove(self, workload: Workload, config: Config) -> str:
         problem, kernel = workload.problem, workload.key.kernel

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default
 from flashgen.tuning.study import Searched
@@ -19,7 +22,8 @@ class Proofs:
 
     def __init__(self, tools: Tools, default: Callable[[str, bool], Default]) -> None:
         self._tools, self._default = tools, default
-        self._right: set[tuple[Hashable, ...]] = set()
+        self._right = set[Hashable]()
+        self._needs = dict[Hashable, Sequence[Wanted]]()
 
     def odd(
         self, workload: Workload, searched: Searched, finalists: Sequence[tuple[Config, Timing]], lost: dict[str, int]
@@ -42,16 +46,36 @@ class Proofs:
         said = [f"{config}: {why}" for config, why in odd.items()]
         return odd, f"finalists whose outputs differ: {'; '.join(said)}" if said else ""
 
+    def needs(self, workload: Workload, config: Config) -> Sequence[Wanted]:
+        """What the proof of a config has to have compiled; nothing where that is not to be known, or it was given."""
+        proof = _proof(workload, config)
+        if proof in self._right:
+            return ()
+        if proof not in self._needs:
+            try:
+                self._needs[proof] = self._tools.gpus[0].rehearse(workload, config)
+            except RequestFailed:  # The proof compiles it, or fails of the same.
+                self._needs[proof] = ()
+        return self._needs[proof]
+
+    def begin(self, workload: Workload, finalists: Sequence[Config]) -> None:
+        """Have compiled what the proof of the fastest needs."""
+        self._compiled(workload, finalists[:1])
+
+    def are_ready(self, workload: Workload, finalists: Sequence[Config]) -> bool:
+        """Whether the proof of the fastest waits for no compiler."""
+        return all(future.done() for future in self._compiled(workload, finalists[:1]))
+
+    def _compiled(self, workload: Workload, configs: Sequence[Config]) -> Sequence[Future[Any]]:
+        return self._tools.begin([each for config in configs for each in self.needs(workload, config)])
+
     def proven(self, workload: Workload, finalists: Sequence[Config], lost: dict[str, int]) -> Config | None:
         """The fastest finalist that computes the variant's formula; the others are counted by reason in `lost`."""
-        key, problem = workload.key, workload.problem
         for config in finalists:
-            # A proof is of this kernel at sizes cut down: it holds for the other shapes of a dtype too.
-            group = problem.heads // problem.kv_heads
-            form = (problem.mode, problem.block_size, problem.cache)
-            proof = (key.kernel, key.dtype, key.head_dim, key.v_head_dim, group, *form, config)
+            proof = _proof(workload, config)
             if proof in self._right:
                 return config
+            wait(self._compiled(workload, [config]))
             try:
                 reason = "verification" if self._tools.gpus[0].prove(workload, config) else ""
             except RequestFailed as failure:
@@ -61,3 +85,10 @@ class Proofs:
                 return config
             lost[reason] = lost.get(reason, 0) + 1
         return None
+
+
+def _proof(workload: Workload, config: Config) -> Hashable:
+    """What a proof is of: this kernel at sizes cut down, so that it holds for the other shapes of a dtype too."""
+    key, problem = workload.key, workload.problem
+    form = (problem.heads // problem.kv_heads, problem.mode, problem.block_size, problem.cache)
+    return key.kernel, key.dtype, key.head_dim, key.v_head_dim, *form, config

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 from flashgen.printable import in_short
 from flashgen.problems.problem import Problem
-from flashgen.runtime.choosing import unfused
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.record_table import MOST_LETTERS
 from flashgen.runtime.records import Record
-from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.cache import write_record
-from flashgen.tuning.candidates import Candidates, Group, group
+from flashgen.tuning.candidates import Candidates, group
 from flashgen.tuning.clocks import throttling
+from flashgen.tuning.compilation import Compilation
 from flashgen.tuning.finals import finals, settled, tied
+from flashgen.tuning.measured import Measured
 from flashgen.tuning.outcome import Entry, Outcome, Work, entries_of
 from flashgen.tuning.passed_by import passed_by
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.proofs import Proofs
-from flashgen.tuning.prune import CompileRequest, Pruned, prune
+from flashgen.tuning.prune import Pruned
 from flashgen.tuning.storage import Place, forget_studies, journal_path, study_name
 from flashgen.tuning.study import Budget, Searched, search
 from flashgen.tuning.timing import Timing
@@ -77,11 +77,11 @@ class Session:
     ) -> None:  # fmt: skip
         self._tools, self._preset, self._folders = tools, preset, folders
         self._options, self._watch = options, watch
-        self._begun, self._likely = set[Group](), set[Group]()
         self._candidates = Candidates(preset, folders, options.scheduled, options.default, options.exact)
         self._dq_us: dict[Problem, float] = {}
         self._searched: dict[Workload, tuple[Searched, Config]] = {}
         self._proofs = Proofs(tools, options.default)
+        self._compilation = Compilation(tools, self._candidates, self._proofs, preset.hopeless)
 
     def existing(self, workload: Workload) -> Outcome | None:
         """What the caches have for this very key; None with `force`."""
@@ -95,11 +95,30 @@ class Session:
 
     def tune(self, workload: Workload, seconds: float | None) -> Outcome:
         """Find the best config within about `seconds` and record it. With `force` an old journal is begun anew."""
-        key = workload.key
-        if key.kernel == "backward_kv" and workload.problem not in self._dq_us:
-            return Outcome(workload, "failed", None, 0.0, lost={"no config for backward_q": 1})
-        candidates, first = self._candidates.of(workload), self._candidates.first(workload)
-        return self._tune(workload, candidates, first, self._preset.of(key.kernel).trials, seconds)
+        (outcome,) = self.tune_each([workload], lambda place: seconds)
+        return outcome
+
+    def tune_each(
+        self, workloads: Sequence[Workload], seconds: Callable[[int], float | None] = lambda place: None
+    ) -> Iterator[Outcome]:
+        """Tune workloads in this order, each, by its place, within about so many seconds; None for no limit.
+
+        While the compilers make what the proof of one needs, the next are measured.
+        """
+        waiting: list[Measured] = []
+        for place, workload in enumerate(workloads):
+            self.prepare(workloads[place:])
+            for measured in [each for each in waiting if self._is_due(each, workload)]:
+                waiting.remove(measured)
+                yield self._conclude(measured)
+            waiting.append(self._measure(workload, seconds(place)))
+            self._proofs.begin(workload, waiting[-1].configs)
+        yield from map(self._conclude, waiting)
+
+    def _is_due(self, measured: Measured, following: Workload) -> bool:
+        """Whether the compilers are done with its proof, or the workload that follows is charged with its time."""
+        charged = following.key.kernel == "backward_kv" and measured.workload.key.kernel == "backward_q"
+        return charged or self._proofs.are_ready(measured.workload, measured.configs)
 
     def look_again(self, outcome: Outcome) -> Outcome:
         """Where an outcome's search passed by what won for others of this run, time that too; the better outcome."""
@@ -114,53 +133,87 @@ class Session:
         if not more:
             return outcome
         # The clock may have changed since: they are timed beside the winner.
-        known = [entry.config for entry in outcome.entries]
-        among = {*more, *(trial.config for trial in searched.trials)}
-        found = self._tune(workload, [*known, *more], [winner, *more], None, None, among)
+        found = self._conclude(self._measure_again(outcome, [winner, *more]))
         return outcome if found.record is None else found
 
-    def _tune(
-        self, workload: Workload, candidates: Sequence[Config], first: Sequence[Config], trials: int | None,
-        seconds: float | None, among: Collection[Config] = (),
-    ) -> Outcome:  # fmt: skip
-        """Search `candidates`, beginning with `first`. Again, where `among` says which of them to search alone: then
-        `first` are the finalists, the study goes on, and the record that there is gives way."""
-        start, again = time.monotonic(), bool(among)
-        left_out = self._candidates.space(workload).dropped
-        pruned = self._prune(workload, candidates, None if seconds is None else COMPILE_SHARE * seconds)
-        if not pruned.kept:
-            entries = entries_of((), pruned)
-            return Outcome(workload, "failed", None, time.monotonic() - start, (), entries, {}, left_out)
-        left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - (time.monotonic() - start))
-        if self._options.force and not again and self._options.storage is None:  # A study that hosts share stays.
+    def _measure(self, workload: Workload, seconds: float | None) -> Measured:
+        """Search, and time the best again."""
+        if workload.key.kernel == "backward_kv" and workload.problem not in self._dq_us:
+            return Measured(workload, lost={"no config for backward_q": 1})
+        start = time.monotonic()
+        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
             self._forget(workload)
-        space = [config for config in pruned.kept if config in among] if again else pruned.kept
+        first = self._candidates.first(workload)
+        if self._preset.candidates is not None:
+            self._begin(workload, first)
+        spent = time.monotonic() - start
+        left = None if seconds is None else max(0.0, COMPILE_SHARE * seconds - spent)
+        pruned = self._compilation.prune(workload, self._candidates.of(workload), left)
+        spent = time.monotonic() - start
+        left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - spent)
+        budget = Budget(self._preset.of(workload.key.kernel).trials, left, LEAST_TRIALS)
+        measured = self._timed(workload, pruned, pruned.kept, first, budget)
+        return replace(measured, seconds=time.monotonic() - start)
+
+    def _begin(self, workload: Workload, first: Sequence[Config]) -> None:
+        """Time the first few as soon as they are compiled: they tell which backends are worth compiling more of."""
+        few = self._candidates.of(workload)[:LEAST_TRIALS]
+        pruned = self._compilation.prune(workload, few, None)
+        begun = self._search(workload, pruned, pruned.kept, first, Budget(LEAST_TRIALS))
+        self._candidates.timed(workload, begun.ranking)
+
+    def _measure_again(self, outcome: Outcome, finalists: Sequence[Config]) -> Measured:
+        """Time these beside one another. The study goes on, and what the outcome says of others stays said."""
+        workload, start = outcome.workload, time.monotonic()
+        searched, _ = self._searched[workload]
+        pruned = self._compilation.prune(workload, [*(entry.config for entry in outcome.entries), *finalists], None)
+        among = {*finalists, *(trial.config for trial in searched.trials)}
+        space = [config for config in pruned.kept if config in among]
+        measured = self._timed(workload, pruned, space, finalists, Budget(), alone=True)
+        return replace(measured, seconds=time.monotonic() - start, replaces=True)
+
+    def _timed(
+        self, workload: Workload, pruned: Pruned, space: Sequence[Config], first: Sequence[Config], budget: Budget,
+        alone: bool = False,
+    ) -> Measured:  # fmt: skip
+        """Search a space from `first` on, then time the best again and compare them; of `first` alone, if so said."""
+        left_out = self._candidates.space(workload).dropped
+        if not space:
+            return Measured(workload, entries=entries_of((), pruned), left_out=left_out)
         with self._tools.observed() as observation:
-            searched = self._search(workload, pruned, space, first, Budget(trials, left, LEAST_TRIALS))
+            searched = self._search(workload, pruned, space, first, budget)
             timed = [trial.config for trial in searched.ranking]
-            few = [config for config in timed if config in first] if again else timed[: self._preset.finalists]
-            finalists = self._finals(workload, few)
+            best = [config for config in timed if config in first] if alone else timed[: self._preset.finalists]
+            finalists = self._finals(workload, best)
         lost: dict[str, int] = {}
         odd, note = self._proofs.odd(workload, searched, finalists, lost)
         finalists = settled([each for each in finalists if each[0] not in odd], first)
         self._candidates.ranked(workload, [config for config in timed if config not in odd])
+        for config, _ in finalists[:1]:
+            self._candidates.won(workload, config)
+        ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
+        return Measured(
+            workload, finalists, searched, ranking, entries_of(searched.trials, pruned), lost, left_out,
+            observation.state, note,
+        )  # fmt: skip
+
+    def _conclude(self, measured: Measured) -> Outcome:
+        """Prove the fastest and record it."""
+        start, workload, lost = time.monotonic(), measured.workload, dict(measured.lost)
         with ThreadPoolExecutor(1) as aside:
             # On another GPU than the proof, where there is one.
-            work = aside.submit(self._work, workload)
-            winner = self._proofs.proven(workload, [config for config, _ in finalists], lost)
-        ranking = tuple(Entry.of(config, pruned.compiled.get(config), timing) for config, timing in finalists)
-        entries = entries_of(searched.trials, pruned)
-        found = (ranking, entries, lost, left_out, work.result())
+            work = aside.submit(self._work, workload) if measured.finalists else None
+            winner = self._proofs.proven(workload, measured.configs, lost)
+        found = (measured.ranking, measured.entries, lost, measured.left_out, None if work is None else work.result())
+        seconds = measured.seconds + time.monotonic() - start
         if winner is None:
-            if not again:
+            if measured.searched.trials and not measured.replaces:
                 self._forget(workload)  # What spoiled every config may be gone at the next run.
-            return Outcome(workload, "failed", None, time.monotonic() - start, *found)
-        outcome = Outcome(workload, "tuned", None, time.monotonic() - start, *found)
-        timing, ties = dict(finalists)[winner], tied(finalists, winner)
-        record = self._record(outcome, winner, timing, ties, observation.state, note, self._options.force or again)
-        self._searched[workload] = searched, record.config
+            return Outcome(workload, "failed", None, seconds, *found)
+        record = self._record(Outcome(workload, "tuned", None, seconds, *found), winner, measured)
+        self._searched[workload] = measured.searched, record.config
         self._learn(workload, record)
-        return Outcome(workload, "tuned", record, time.monotonic() - start, *found)
+        return Outcome(workload, "tuned", record, measured.seconds + time.monotonic() - start, *found)
 
     def _learn(self, workload: Workload, record: Record) -> None:
         """What a record says to the workloads that come after."""
@@ -169,56 +222,8 @@ class Session:
             self._dq_us[workload.problem] = record.median_us
 
     def prepare(self, workloads: Sequence[Workload]) -> None:
-        """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
-
-        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done. Of
-        what it is likely to be, some are compiled where there is nothing else to do.
-        """
-        asked: list[list[CompileRequest]] = []
-        likely: list[CompileRequest] = []
-        seen: set[Group] = set()
-        for workload in workloads:
-            own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
-            begun = self._likely if waits else self._begun
-            if own not in seen | begun:
-                requests = [*self._requests(workload, self._candidates.of(workload)), *self._beside(workload)]
-                begun.add(own)
-                if waits:
-                    likely += requests[: 2 * LEAST_TRIALS]
-                else:
-                    asked.append(requests)
-            seen.add(own)
-        few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
-        rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
-        self._tools.begin([*few, *rest, *likely])
-
-    def _prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
-        """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
-
-        What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
-        """
-        known = self._candidates.compiled(workload)
-        asked = [config for config in candidates if config not in known]
-        compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
-        least = len({compiled[config] for config in candidates[:LEAST_TRIALS] if config in compiled})
-        answers = self._tools.compile(self._requests(workload, asked), seconds, least)
-        known.update({config: answers[compiled[config]] for config in asked if compiled[config] in answers})
-        begun = [config for config in candidates if config in known] or candidates
-        return prune(begun, known, self._tools.device.capability, forgiving=self._preset.hopeless)
-
-    def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
-        target = self._tools.device.capability
-        compiled = dict.fromkeys(kernel_of(workload.key.kernel, config).compiled(config) for config in configs)
-        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in compiled]
-
-    def _beside(self, workload: Workload) -> list[CompileRequest]:
-        """What proving a config of backward_q launches for dK and dV: the default, which leaves dQ to the other."""
-        key = workload.key
-        if key.kernel != "backward_q":
-            return []
-        default = self._options.default("backward_kv", key.bucket.packed)
-        config = default(key.capability, key.dtype, key.head_dim, key.v_head_dim)
-        return [CompileRequest("backward_kv", workload.problem, unfused(config), key.capability)]
+        """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest."""
+        self._compilation.prepare(workloads)
 
     def _search(
         self, workload: Workload, pruned: Pruned, space: Sequence[Config], first: Sequence[Config], budget: Budget
@@ -229,6 +234,7 @@ class Session:
             [partial(self._time, gpu, workload) for gpu in self._tools.gpus],
             place=self._place(workload),
             name=study_name(workload),
+            whole=self._candidates.space(workload).configs,
             first=first,
             budget=budget,
             seed=self._options.seed,
@@ -258,16 +264,8 @@ class Session:
         except RequestFailed:
             return None
 
-    def _record(
-        self,
-        outcome: Outcome,
-        config: Config,
-        timing: Timing,
-        ties: Sequence[Config],
-        clocks: Mapping[str, float],
-        more: str,
-        replace: bool,
-    ) -> Record:
+    def _record(self, outcome: Outcome, config: Config, measured: Measured) -> Record:
+        timing, ties = dict(measured.finalists)[config], tied(measured.finalists, config)
         note = [f"measured on {outcome.workload.problem}"]
         kernel = outcome.workload.key.kernel
         if kernel in self._options.scheduled:
@@ -276,15 +274,15 @@ class Session:
             note.append(f"with {self._dq_us[outcome.workload.problem]:.1f} us of backward_q")
         if ties:
             note.append(f"a tie with {', '.join(map(str, ties))}")
-        note += [more] if more else []
-        if throttling(clocks):
-            note.append(f"throttled: {throttling(clocks)}")
+        note += [measured.note] if measured.note else []
+        if throttling(measured.clocks):
+            note.append(f"throttled: {throttling(measured.clocks)}")
         record = Record(
             outcome.workload.key, config, round(timing.median_us, 3), round(timing.spread, 5), outcome.tried,
-            outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(clocks),
+            outcome.failed, outcome.dropped, dict(self._tools.versions()), dict(measured.clocks),
             datetime.now(timezone.utc).isoformat(timespec="seconds"), in_short("; ".join(note), MOST_LETTERS),
         )  # fmt: skip
-        return write_record(record, self._folders[0], replace)
+        return write_record(record, self._folders[0], self._options.force or measured.replaces)
 
     def _place(self, workload: Workload) -> Place:
         return journal_path(workload) if self._options.storage is None else self._options.storage

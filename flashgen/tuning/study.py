@@ -69,12 +69,13 @@ def search(
     *,
     place: Place | None = None,
     name: str = "",
+    whole: Sequence[Config] = (),
     first: Sequence[Config] = (),
     budget: Budget = Budget(),
     seed: int = 0,
     watch: Callable[[Trial], None] = lambda trial: None,
 ) -> Searched:
-    """Measure configs of `space` until the budget is spent or none is left.
+    """Measure configs of `space` until the budget is spent or none is left. Studies of parts of one `whole` are one.
 
     Each of `measures`, one for each GPU, works in a thread of its own on the same study. The configs `first` are
     tried before all others. With a `place` (a journal's path or a database's URL) the trials of earlier runs, and of
@@ -82,14 +83,14 @@ def search(
     and the budget's number of trials includes them; without one the study stays in memory. `watch` sees each new
     trial. An exception other than RequestFailed ends the search; the study keeps what was learned.
     """
-    choices = choices_of(space)
+    choices = choices_of([*space, *whole])
     text = " ".join(f"{field}={','.join(map(str, values))}" for field, values in choices.items())
     with opened_study(place, name, text) as (study, others):
         proposals = Proposals(study, space, choices, seed)
         for other in others:
             proposals.remember(other)
-        whole = budget.trials is None or budget.trials >= len(space)
-        proposals.enqueue([*first, *(space if whole else ())])
+        is_all = budget.trials is None or budget.trials >= len(space)
+        proposals.enqueue([*first, *(space if is_all else ())])
         _Search(proposals, budget, watch).run(measures)
     return Searched(tuple(proposals.known.values()))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning.clocks import Observation
@@ -20,6 +22,9 @@ class Gpu(Protocol):
     """One GPU. Every method raises RequestFailed."""
 
     def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing: ...
+
+    def rehearse(self, workload: Workload, config: Config) -> Sequence[Wanted]:
+        """What proving a config would have to compile."""
 
     def prove(self, workload: Workload, config: Config) -> str:
         """What is wrong with a config, empty if nothing is."""
@@ -39,8 +44,8 @@ class Tools(Protocol):
     @property
     def gpus(self) -> Sequence[Gpu]: ...
 
-    def begin(self, requests: Sequence[CompileRequest]) -> None:
-        """Have the compilers begin with what `compile` will ask for, in this order."""
+    def begin(self, requests: Sequence[CompileRequest | Wanted]) -> Sequence[Future[Any]]:
+        """Have the compilers begin with what `compile` will ask for, or a launch, in this order, before what waits."""
 
     def compile(
         self, requests: Sequence[CompileRequest], seconds: float | None, least: int

@@ -151,10 +151,9 @@ class Tuner:
         outcomes = dict(self._found)
         for outcome in outcomes.values():
             done(outcome)
-        for place, task in enumerate(missing):
-            self._session.prepare(missing[place:])
-            outcomes[task] = self._session.tune(task, self._watcher.begin(place))
-            done(outcomes[task])
+        for outcome in self._session.tune_each(missing, self._watcher.begin):
+            outcomes[outcome.workload] = outcome
+            done(outcome)
         for task in missing:
             before, outcomes[task] = outcomes[task], self._session.look_again(outcomes[task])
             if outcomes[task] is not before:

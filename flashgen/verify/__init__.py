@@ -23,7 +23,7 @@ from flashgen.verify.cases import Case, cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.paged_cases import PagedCase, paged_cases_for
 from flashgen.verify.report import CaseResult, Report
-from flashgen.verify.run import rehearse, rehearse_proof, run_case, run_cases, verify_config
+from flashgen.verify.run import rehearse, rehearse_config, rehearse_proof, run_case, run_cases, verify_config
 
 __all__ = [
     "Case",
@@ -33,6 +33,7 @@ __all__ = [
     "cases_for",
     "gradient_cases_for",
     "paged_cases_for",
+    "rehearse_config",
     "rehearse_proof",
     "run_case",
     "run_cases",

@@ -118,6 +118,18 @@ def verify_config(
 ) -> CaseResult:  # fmt: skip
     """Prove one config of a kernel on a problem like the one it was tuned for, cut down to what a float64 reference
     can hold."""
+    return run_case(module, variant, _case_of(problem, config, kernel), device)
+
+
+def rehearse_config(
+    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str, kernel: str
+) -> tuple[Wanted, ...]:
+    """What `verify_config` would have to compile."""
+    return tuple(rehearse(module, variant, [_case_of(problem, config, kernel)], device))
+
+
+def _case_of(problem: Problem, config: Config, kernel: str) -> Case | PagedCase:
+    """The proof of one config of a kernel."""
     small = _cut_down(problem)
     name = f"{config} on {small}"
     case = Case(name, small, lengths=_lengths(small) if small.packed else ())
@@ -129,7 +141,7 @@ def verify_config(
         "decode": Case(name, small, config, decoded=True, drops=False),
         "decode_paged": _paged_case(name, small, config),
     }
-    return run_case(module, variant, cases[kernel], device)
+    return cases[kernel]
 
 
 def _paged_case(name: str, problem: Problem, config: Config) -> PagedCase:

@@ -58,8 +58,11 @@ class Pretended:
     def work(self, *_: object) -> Work:
         return Work(1e12, 1e8, 700.0, 4000.0)
 
-    def begin(self, requests: list[CompileRequest]) -> None:
-        pass
+    def begin(self, requests: list[CompileRequest]) -> list:
+        return []
+
+    def rehearse(self, *_: object) -> list:
+        return []
 
     def compile(self, requests: list[CompileRequest], seconds: float, least: int) -> dict:
         return {request.config: Resources() for request in requests}

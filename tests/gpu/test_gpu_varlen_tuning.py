@@ -23,7 +23,8 @@ from flashgen.runtime.lookup import current_device, forget
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.registry import MODES
 from flashgen.spec import load
-from flashgen.tuning.measure import ConcordRequest, KernelBench, ProofRequest, TimeRequest, WorkRequest
+from flashgen.tuning.measure import KernelBench
+from flashgen.tuning.requests import ConcordRequest, ProofRequest, TimeRequest, WorkRequest
 from flashgen.tuning.space import search_space
 from flashgen.tuning.tune import tune
 from flashgen.tuning.workloads import problems, workloads

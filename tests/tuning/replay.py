@@ -39,7 +39,10 @@ class Replay:
         self._chance = random.Random(self.seed)
 
     def begin(self, requests):
-        pass
+        return []
+
+    def rehearse(self, workload, config):
+        return []
 
     def compile(self, requests, seconds, least):
         return {request.config: self._compiled(request.config) for request in requests}

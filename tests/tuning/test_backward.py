@@ -1,5 +1,7 @@
 """The kernels of the backward: tuned one after the other, each by what it costs the whole pass."""
 
+from concurrent.futures import Future
+
 import pytest
 from fake_bench import median_us
 from test_report import texts
@@ -101,3 +103,53 @@ def test_the_map_has_panels_for_both_ways_to_make_dq(cache):
     assert any("fuse_dq 0" in title for title in titles) and any("fuse_dq 1" in title for title in titles)
     numbers = [text for text in texts(figure) if text[:1].isdigit()]
     assert len(numbers) == outcome.tried
+
+
+class Compiling(Backward):
+    """The compilers are done with what a proof needs when somebody waits for it, or have been all along."""
+
+    def __init__(self, done):
+        super().__init__()
+        self.needed, self.done, self.told = {}, done, []
+
+    def rehearse(self, workload, config):
+        return [(workload.key.kernel, workload.problem, config)]
+
+    def begin(self, requests):
+        futures = [self.needed.setdefault(each, Future()) for each in requests if isinstance(each, tuple)]
+        return self.finished(futures) if self.done else futures
+
+    def finished(self, futures):
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+        return futures
+
+    def time(self, workload, *arguments):
+        self.tell("timed", workload)
+        return super().time(workload, *arguments)
+
+    def prove(self, workload, config):
+        assert self.needed[workload.key.kernel, workload.problem, config].done()
+        self.tell("proven", workload)
+        return super().prove(workload, config)
+
+    def tell(self, what, workload):
+        self.told += [(what, workload)] if (what, workload) not in self.told else []
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_while_the_compilers_make_a_proof_the_next_is_measured_unless_it_is_charged_with_it(cache, monkeypatch, done):
+    tools = Compiling(done)
+    monkeypatch.setattr("flashgen.tuning.proofs.wait", tools.finished)
+    tasks = workloads([LONG, SHORT], IDENTITY, DEVICE, ("backward_q", "backward_kv"))
+    outcomes = list(session(tools, cache, "quick").tune_each(tasks))
+    assert all(outcome.record is not None for outcome in outcomes)
+    timed, proven = ([task for event, task in tools.told if event == what] for what in ("timed", "proven"))
+    q_long, kv_long, q_short, kv_short = tasks
+    assert timed == tasks
+    assert [outcome.workload for outcome in outcomes] == (tasks if done else [q_long, q_short, kv_long, kv_short])
+    # A proof holds for both lengths, where these have one winner.
+    assert proven == [q_long, kv_long]
+    assert (tools.told.index(("proven", kv_long)) < tools.told.index(("timed", kv_short))) is done
+    assert tools.told.index(("proven", q_long)) < tools.told.index(("timed", kv_long))

@@ -82,6 +82,10 @@ class FakeTools:
 
     def begin(self, requests):
         self.begun += requests
+        return []
+
+    def rehearse(self, workload, config):
+        return []
 
     def compile(self, requests, seconds, least):
         self.compiled += [request.config for request in requests]
@@ -326,7 +330,7 @@ def test_another_shape_waits_for_no_compiler_where_enough_is_compiled(cache):
     one = session(tools, cache, "default")
     one.tune(workload(LONG), 0.0)
     one.tune(workload(SHORT), 0.0)
-    assert tools.least == [LEAST_TRIALS, 0]
+    assert tools.least[0] == LEAST_TRIALS and not any(tools.least[1:])
 
 
 def test_the_first_config_is_the_variants_own_default(cache):
@@ -353,6 +357,16 @@ def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cach
     one.tune(tasks[0], None)
     one.prepare(tasks[3:])
     assert {request.problem for request in tools.begun[begun:]} == {HALF}
+
+
+@pytest.mark.parametrize(("portable_us", "is_searched"), [(120.0, True), (130.0, False)])
+def test_another_backend_is_searched_where_its_default_comes_near(cache, monkeypatch, portable_us, is_searched):
+    tools = FakeTools()
+    times = {"hopper": 100.0, "portable": portable_us}
+    monkeypatch.setattr(tools, "time", lambda _, config, *rest: Timing(times[config.backend], 0.01, 10))
+    session(tools, cache, "default").tune(workload(LONG), None)
+    compiled = [config for config in tools.compiled if config.backend == "portable"]
+    assert compiled[0] == defaults("bfloat16")[1] and (len(compiled) > 1) == is_searched
 
 
 def test_problems_of_one_bucket_are_one_workload():

@@ -15,6 +15,7 @@ from test_session import FakeTools, session, workload
 
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import default_config
 from flashgen.runtime.registry import kernel_like
 from flashgen.tuning.outcome import Entry
 from flashgen.tuning.presets import EXHAUSTIVE, PRESETS, chosen
@@ -114,11 +115,12 @@ def test_an_exhaustive_search_times_all_that_runs_also_what_pruning_drops(cache,
 
 
 def test_the_table_of_a_search_has_the_failures_and_the_final_timings(cache, tmp_path):
-    tools = FakeTools(fails={Config(64, 64, 4, 3): "out of resources"})
+    usual = default_config("sm_90", "bfloat16", 128, 128)
+    tools = FakeTools(fails={usual: "out of resources"})
     outcome = session(tools, cache, "default").tune(workload(PROBLEM), None)
     made = Table.of(outcome)
     entries = {entry.config: entry for entry in made.entries}
-    assert entries[Config(64, 64, 4, 3)].failure == "out of resources"
+    assert entries[usual].failure == "out of resources"
     assert len(made.measured) == outcome.tried == PRESETS["default"].trials
     assert all(entries[final.config].timing == final.timing for final in outcome.ranking)
     assert made.measured_at == outcome.record.measured_at

@@ -1,0 +1,69 @@
+"""What a session asks its compilers for: ahead of the searches, and for one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flashgen.codegen.rehearsal import Wanted
+from flashgen.runtime.config import Config
+from flashgen.runtime.registry import kernel_of
+from flashgen.tuning.candidates import Candidates, Group, group
+from flashgen.tuning.presets import LEAST_TRIALS
+from flashgen.tuning.proofs import Proofs
+from flashgen.tuning.prune import CompileRequest, Pruned, prune
+from flashgen.tuning.tools import Tools
+from flashgen.tuning.workloads import Workload
+
+
+class Compilation:
+    """Compiles candidates, each once. With `forgiving`, what is only slow is not dropped."""
+
+    def __init__(self, tools: Tools, candidates: Candidates, proofs: Proofs, forgiving: bool) -> None:
+        self._tools, self._candidates, self._proofs, self._forgiving = tools, candidates, proofs, forgiving
+        self._begun, self._likely = set[Group](), set[Group]()
+
+    def prepare(self, workloads: Sequence[Workload]) -> None:
+        """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
+
+        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done. Of
+        what it is likely to be, some are compiled where there is nothing else to do.
+        """
+        asked: list[list[CompileRequest]] = []
+        proofs: list[Wanted] = []
+        likely: list[CompileRequest] = []
+        seen: set[Group] = set()
+        for workload in workloads:
+            own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
+            begun = self._likely if waits else self._begun
+            if own not in seen | begun:
+                candidates = self._candidates.of(workload)
+                requests = self._requests(workload, candidates)
+                begun.add(own)
+                if waits:
+                    likely += requests[:LEAST_TRIALS]
+                else:
+                    asked.append(requests)
+                    proofs += self._proofs.needs(workload, candidates[0])
+            seen.add(own)
+        few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
+        rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
+        self._tools.begin([*few, *proofs, *rest, *likely])
+
+    def prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
+        """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.
+
+        What time did not suffice for is left to another run: a GPU that waits for its compiler measures little.
+        """
+        known = self._candidates.compiled(workload)
+        asked = [config for config in candidates if config not in known]
+        compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
+        least = len({compiled[config] for config in candidates[:LEAST_TRIALS] if config in compiled})
+        answers = self._tools.compile(self._requests(workload, asked), seconds, least)
+        known.update({config: answers[compiled[config]] for config in asked if compiled[config] in answers})
+        begun = [config for config in candidates if config in known] or candidates
+        return prune(begun, known, self._tools.device.capability, forgiving=self._forgiving)
+
+    def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
+        target = self._tools.device.capability
+        compiled = dict.fromkeys(kernel_of(workload.key.kernel, config).compiled(config) for config in configs)
+        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in compiled]
