@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -16,13 +17,12 @@ from flashgen.choices import PRESETS, check_choice
 from flashgen.errors import CompilationFailed, SpecWarning, VerificationFailed
 
 if TYPE_CHECKING:
-    from flashgen.codegen.rehearsal import Wanted
     from flashgen.compiling import Compiled, Job
     from flashgen.spec.variant import Variant
     from flashgen.tuning.crew import Crew
     from flashgen.tuning.outcome import Outcome
     from flashgen.tuning.tune import Tuner
-    from flashgen.verify import Report
+    from flashgen.verify import Ahead, Report
 
 Source = str | os.PathLike[str] | Mapping[str, object]
 
@@ -121,14 +121,9 @@ def construct(
         jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
 
-        def ahead(wanted: Iterable[Wanted]) -> None:
-            """Compile what the proof waits for, and behind it what the searches will ask for."""
-            if crew is not None:
-                begun = crew.compilers.begin_each(wanted)
-                if tuner is not None:
-                    tuner.prepare()
-                crew.compilers.answers(begun)
-
+        # What the proof waits for is compiled, and behind it what the searches will ask for.
+        meanwhile = (lambda: None) if tuner is None else tuner.prepare
+        ahead = None if crew is None else partial(crew.compilers.answers_each, meanwhile=meanwhile)
         report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
         trial.close()
         compiled = compile_for(path, jobs, progress)
@@ -145,11 +140,11 @@ def gpu_name() -> str | None:
 
 def prove(
     variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
-    ahead: Callable[[Iterable[Wanted]], object] | None = None,
+    ahead: Ahead | None = None,
 ) -> Report:  # fmt: skip
     """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
 
-    On a GPU `ahead` is given what the proof needs compiled, one after the other, before it begins.
+    On a GPU `ahead` compiles what its cases need; see `flashgen.verify.verify`.
     """
     from flashgen.verify import verify
 

@@ -25,8 +25,8 @@ class Compilation:
     def prepare(self, workloads: Sequence[Workload]) -> None:
         """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
 
-        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done. Of
-        what it is likely to be, some are compiled where there is nothing else to do.
+        What was fast in one dtype will be asked for in another of its size: that one begins when the first is done,
+        but for a few that are likely to be tried first.
         """
         asked: list[list[CompileRequest]] = []
         proofs: list[Wanted] = []
@@ -47,7 +47,7 @@ class Compilation:
             seen.add(own)
         few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
         rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
-        self._tools.begin([*few, *proofs, *rest, *likely])
+        self._tools.begin([*few, *proofs, *likely, *rest])
 
     def prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,25 +91,32 @@ class CompilePool:
             self._change.notify_all()
             return [self._answers[request] for request in requests]
 
-    def begin_each(self, requests: Iterable[Asked]) -> list[Asked]:
-        """Begin each request when it comes; return them all."""
-        begun = []
-        for request in requests:
-            self.begin([request])
-            begun.append(request)
-        return begun
-
-    def answers(self, requests: Iterable[Asked], seconds: float | None = None, least: int = 0) -> dict[Asked, Any]:
+    def answers(self, requests: Sequence[Asked], seconds: float | None = None, least: int = 0) -> dict[Asked, Any]:
         """What became of each request that was answered within `seconds`, None for no limit, and of the first `least`
-        in any case. What is under way goes on, for who asks again; what was not begun is forgotten. Those of an
-        iterator are begun as they come."""
-        requests = list(dict.fromkeys(self.begin_each(requests) if isinstance(requests, Iterator) else requests))
+        in any case. What is under way goes on, for who asks again; what was not begun is forgotten."""
+        requests = list(dict.fromkeys(requests))
         futures = self.begin(requests)
         wait(futures, seconds)
         self._withdraw(requests[least:], futures[least:])
         wait(futures[:least])
         answered = zip(requests, futures, strict=True)
         return {request: future.result() for request, future in answered if future.done() and not future.cancelled()}
+
+    def answers_each(
+        self, groups: Iterable[Sequence[Asked]], meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[dict[Asked, Any]]:
+        """What became of each group of requests, one after the other.
+
+        Each is begun when it comes, behind those before it, all of them before the first is waited for, and before what
+        `meanwhile` begins.
+        """
+        begun: list[Sequence[Asked]] = []
+        for group in groups:
+            begun.append(group)
+            self.begin(chain.from_iterable(begun))
+        meanwhile()
+        self.begin(chain.from_iterable(begun))
+        yield from map(self.answers, begun)
 
     def _withdraw(self, requests: Sequence[Hashable], futures: Sequence[Future[Any]]) -> None:
         """Forget those of these requests that were not begun."""

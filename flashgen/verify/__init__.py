@@ -5,7 +5,6 @@ Fresh inputs, poisoned outputs, and a budget derived from both.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +40,9 @@ __all__ = [
     "verify_config",
 ]
 
+# Given the kernels that each case needs, gives something for each case once these are compiled.
+Ahead = Callable[[Iterable[Sequence[Wanted]]], Iterable[object]]
+
 DEFAULT_SECONDS = {"quick": 120.0, "full": 900.0}
 
 
@@ -52,15 +54,15 @@ def verify(
     configs: Sequence[Config] | None = None,
     device: str | None = None,
     seconds: float | None = None,
-    ahead: Callable[[Iterable[Wanted]], object] | None = None,
+    ahead: Ahead | None = None,
 ) -> Report:
     """Prove the generated module at `module_path` on the cases of a level, "quick" or "full".
 
     On `device` "cuda..." in this process; on "cpu" under Triton's interpreter in a child process. None takes the
     GPU if there is one. `configs` runs every case of the outputs under each of these instead of its own, and leaves
-    out gradients and paged caches. On a GPU `ahead` is given what the cases have to compile, one after the other,
-    before any is run: what it leaves in Triton's cache they find there. The report says which cases failed; an
-    interpreter that dies or hangs raises VerificationFailed.
+    out gradients and paged caches. On a GPU `ahead` is given what each case has to compile, and gives something for
+    each when that is in Triton's cache, where the case finds it. The report says which cases failed; an interpreter
+    that dies or hangs raises VerificationFailed.
     """
     check_choice("level", level, LEVELS)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -81,8 +83,5 @@ def verify(
     if not gpu:
         return run_isolated(Path(module_path), variant, cases, level=level, seconds=limit)
     module = load_module(Path(module_path))
-    start = time.monotonic()
-    if ahead is not None:
-        ahead(rehearse(module, variant, cases, device))
-    left = max(0.0, limit - (time.monotonic() - start))
-    return run_cases(module, variant, cases, level=level, device=device, seconds=left)
+    ready = () if ahead is None else ahead(rehearse(module, variant, cases, device))
+    return run_cases(module, variant, cases, level=level, device=device, seconds=limit, ready=ready)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -48,11 +48,16 @@ def run_cases(
     device: str,
     seconds: float = math.inf,
     progress: Callable[[CaseResult], None] | None = None,
+    ready: Iterable[object] = (),
 ) -> Report:
-    """Run each case on `device` and judge it; cases that would start after `seconds` fail as not run."""
+    """Run each case on `device` and judge it; cases that would start after `seconds` fail as not run.
+
+    A case waits for the next of `ready`, as far as there are any.
+    """
     start = time.monotonic()
-    results = []
+    results, waiting = [], iter(ready)
     for case in cases:
+        next(waiting, None)
         if time.monotonic() - start > seconds:
             result = CaseResult(case.name, math.inf, 0.0, False, f"not run: the limit of {seconds:.0f} s was reached")
         else:
@@ -63,15 +68,17 @@ def run_cases(
     return Report(level, _device_name(device), tuple(results), time.monotonic() - start, note_of(variant))
 
 
-def rehearse(module: ModuleType, variant: Variant, cases: Sequence[Case | PagedCase], device: str) -> Iterator[Wanted]:
-    """The kernels that the cases would have to compile, found without running one, as soon as each is known."""
+def rehearse(
+    module: ModuleType, variant: Variant, cases: Sequence[Case | PagedCase], device: str
+) -> Iterator[tuple[Wanted, ...]]:
+    """Of each case the kernels that it would have to compile and those before it did not, found without running one."""
     told = 0
     with rehearsal(module, current_device(torch.device(device).index or 0).capability) as wanted:
         for case in cases:
             # What goes wrong here goes wrong again in the proof, and is told there.
             with contextlib.suppress(Exception), _without_warnings():
                 _launch(module, variant, case, device)
-            yield from list(wanted)[told:]
+            yield tuple(wanted)[told:]
             told = len(wanted)
 
 
@@ -125,7 +132,8 @@ def rehearse_config(
     module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str, kernel: str
 ) -> tuple[Wanted, ...]:
     """What `verify_config` would have to compile."""
-    return tuple(rehearse(module, variant, [_case_of(problem, config, kernel)], device))
+    (wanted,) = rehearse(module, variant, [_case_of(problem, config, kernel)], device)
+    return wanted
 
 
 def _case_of(problem: Problem, config: Config, kernel: str) -> Case | PagedCase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gallery import VARIANTS
 from triton.runtime import build
 
 from flashgen.codegen import generate
+from flashgen.codegen.rehearsal import Wanted
 from flashgen.tuning.pool import compilers
 from flashgen.tuning.worker import RequestFailed
 from flashgen.verify import verify
@@ -35,9 +37,11 @@ def test_a_proof_finds_all_its_kernels_compiled(
     made, make = list[str](), build._build
     monkeypatch.setattr(build, "_build", lambda name, *rest: made.append(name) or make(name, *rest))
     with compilers(variant, path) as pool:
-        report = verify(
-            path, variant, level="quick", seconds=280.0, ahead=lambda wanted: answers.update(pool.answers(wanted))
-        )
+
+        def ahead(wanted: Iterable[Sequence[Wanted]]) -> Iterator[None]:
+            yield from map(answers.update, pool.answers_each(wanted))
+
+        report = verify(path, variant, level="quick", seconds=280.0, ahead=ahead)
     assert report.passed, str(report)
     # On a machine that is busy otherwise a compiler may take longer than it is given.
     assert [str(answer) for answer in answers.values() if isinstance(answer, RequestFailed)] == []

@@ -68,18 +68,20 @@ def test_what_was_asked_for_last_comes_first_and_nothing_is_compiled_twice():
         assert begun == early and [future.result() for future in begun]
 
 
-def test_what_an_iterator_gives_is_begun_as_it_comes():
-    with CompilePool("fake_compiler:make", "fast", processes=2) as pool:
-        done = []
+def test_groups_are_begun_as_they_come_and_before_what_is_begun_meanwhile():
+    groups = [tuple(requests(CONFIGS[place : place + 2])) for place in (0, 2, 4)]
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        early, late = [], []
 
         def one_by_one():
-            for request in requests(CONFIGS[:4]):
-                yield request
-                (future,) = pool.begin([request])
-                done.append(future.result(30))
+            for group in groups:
+                yield group
+                early.extend(pool.begin(group[:1]))
 
-        found = pool.answers(one_by_one())
-    assert list(found) == requests(CONFIGS[:4]) and list(found.values()) == done
+        answers = pool.answers_each(one_by_one(), lambda: late.extend(pool.begin(requests(CONFIGS[6:]))))
+        for group, found in zip(groups, answers, strict=True):
+            assert list(found) == list(group)
+        assert all(future.done() for future in early) and sum(1 for future in late if future.done()) <= 2
 
 
 def test_closing_ends_what_is_under_way():
