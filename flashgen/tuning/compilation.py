@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
@@ -15,6 +16,15 @@ from flashgen.tuning.tools import Tools
 from flashgen.tuning.workloads import Workload
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for of one kernel."""
+
+    few: list[CompileRequest | Wanted] = field(default_factory=list)
+    rest: list[CompileRequest] = field(default_factory=list)
+    likely: list[CompileRequest] = field(default_factory=list)
+
+
 class Compilation:
     """Compiles candidates, each once. With `forgiving`, what is only slow is not dropped."""
 
@@ -23,31 +33,29 @@ class Compilation:
         self._begun, self._likely = set[Group](), set[Group]()
 
     def prepare(self, workloads: Sequence[Workload]) -> None:
-        """Have the compilers begin with what these workloads will ask for, a few configs of each before the rest.
+        """Have the compilers begin with what these workloads will ask for, kernel by kernel as they come, of each a few
+        configs of all before the rest of any.
 
         What was fast in one dtype will be asked for in another of its size: that one begins when the first is done,
         but for a few that are likely to be tried first.
         """
-        asked: list[list[CompileRequest]] = []
-        proofs: list[Wanted] = []
-        likely: list[CompileRequest] = []
+        asked: dict[str, _Asked] = {}
         seen: set[Group] = set()
         for workload in workloads:
             own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
             begun = self._likely if waits else self._begun
             if own not in seen | begun:
-                candidates = self._candidates.of(workload)
-                requests = self._requests(workload, candidates)
                 begun.add(own)
+                candidates, of_kernel = self._candidates.of(workload), asked.setdefault(own[0], _Asked())
+                requests = self._requests(workload, candidates)
+                few, rest = requests[:LEAST_TRIALS], requests[LEAST_TRIALS:]
                 if waits:
-                    likely += requests[:LEAST_TRIALS]
+                    of_kernel.likely.extend(few)
                 else:
-                    asked.append(requests)
-                    proofs += self._proofs.needs(workload, candidates[0])
+                    of_kernel.few.extend([*few, *self._proofs.needs(workload, candidates[0])])
+                    of_kernel.rest.extend(rest)
             seen.add(own)
-        few = [request for requests in asked for request in requests[:LEAST_TRIALS]]
-        rest = [request for requests in asked for request in requests[LEAST_TRIALS:]]
-        self._tools.begin([*few, *proofs, *likely, *rest])
+        self._tools.begin([each for one in asked.values() for each in (*one.few, *one.rest, *one.likely)])
 
     def prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.

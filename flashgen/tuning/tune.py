@@ -28,7 +28,7 @@ from flashgen.tuning.workloads import Workload, problems, workloads
 
 # How a run's time is shared among its workloads, and the first one's share beside that, as a part of all.
 WEIGHTS = {"forward": 2.0}
-HEAD_START = 0.1
+HEAD_START = 0.2
 
 
 @dataclass(frozen=True)
