@@ -47,6 +47,7 @@ class Candidates:
         self._rankings: dict[Group, list[Sequence[Config]]] = {}
         self._winners: dict[tuple[str, int, int], list[Config]] = {}
         self._near: dict[tuple[str, int, int], set[str]] = {}
+        self._fastest: dict[tuple[str, int, int], Config] = {}
 
     def compiled(self, workload: Workload) -> dict[Config, Compiled | RequestFailed]:
         """What the compiler said of the configs of a workload's group, to be added to."""
@@ -57,10 +58,12 @@ class Candidates:
         self._rankings.setdefault(group(workload), []).append(configs)
 
     def timed(self, workload: Workload, ranking: Sequence[Trial]) -> None:
-        """What a search has timed so far, the fastest first: which backends are near enough to be searched."""
+        """What a search has timed so far, the fastest first: what is like that is compiled next, and which backends are
+        near enough to be searched."""
         times = [(trial.timing.median_us, trial.config.backend) for trial in ranking if trial.timing is not None]
         near = {backend for time_us, backend in times if time_us <= NEAR * times[0][0]}
         self._near.setdefault(_kernel(workload), set()).update(near)
+        self._fastest.update({_kernel(workload): trial.config for trial in ranking[:1]})
 
     def won(self, workload: Workload, config: Config) -> None:
         """A config that was the fastest of a search, or has a record; said twice in a row it counts once."""
@@ -92,16 +95,16 @@ class Candidates:
             near = {defaults[0].backend, *told, *self._near.get(_kernel(workload), ())}
             configs = [config for config in configs if config.backend in near]
         space = list(dict.fromkeys([*defaults, *configs]))
-        own = group(workload), frozenset(space)
+        own, fastest = (group(workload), frozenset(space)), self._fastest.get(_kernel(workload))
         if effort.candidates is not None and own in self._chosen and self._compiled.get(own[0]):
-            return _nearest(self._chosen[own], self.first(workload), None)
+            return _nearest(self._chosen[own], self.first(workload), None, fastest)
         fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
         if effort.trials is not None and fast:
             half = max(LEAST_TRIALS, effort.trials // 2)
             promising = dict.fromkeys([*self._early(workload), *(c for ranking in fast for c in ranking[:half])])
             self._chosen[own] = [config for config in promising if config in space]
         else:
-            self._chosen[own] = _nearest(space, self.first(workload), effort.candidates)
+            self._chosen[own] = _nearest(space, self.first(workload), effort.candidates, fastest)
         return self._chosen[own]
 
     def siblings(self, workload: Workload) -> list[Group]:
@@ -155,10 +158,14 @@ def _kernel(workload: Workload) -> tuple[str, int, int]:
     return kernel, head_dim, v_head_dim
 
 
-def _nearest(space: Sequence[Config], first: Sequence[Config], count: int | None) -> list[Config]:
-    """Those of `first`, then those nearest to any of them, of the first one's backend before others'."""
+def _nearest(
+    space: Sequence[Config], first: Sequence[Config], count: int | None, fastest: Config | None
+) -> list[Config]:
+    """Those of `first`, then those nearest to the fastest that is known, or else to any of `first`; its backend's, or
+    the first one's, before others'."""
     anchors = [config for config in first if config in set(space)]
-    steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
-    strange = {config: config.backend != anchors[0].backend for config in space}
+    near = anchors if fastest is None else [fastest]
+    steps = {config: min(distance(config, anchor) for anchor in near) for config in space}
+    strange = {config: config.backend != near[0].backend for config in space}
     rest = sorted(set(space) - set(anchors), key=lambda config: (strange[config], steps[config], str(config)))
     return [*anchors, *rest][:count]

@@ -65,8 +65,7 @@ class Compilation:
         known = self._candidates.compiled(workload)
         asked = [config for config in candidates if config not in known]
         compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
-        least = len({compiled[config] for config in candidates[:LEAST_TRIALS] if config in compiled})
-        answers = self._tools.compile(self._requests(workload, asked), seconds, least)
+        answers = self._tools.compile(self._requests(workload, asked), seconds)
         known.update({config: answers[compiled[config]] for config in asked if compiled[config] in answers})
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._forgiving)

@@ -112,12 +112,12 @@ class Host:
         return begun
 
     def compile(
-        self, requests: Sequence[CompileRequest], seconds: float | None, least: int
+        self, requests: Sequence[CompileRequest], seconds: float | None
     ) -> Mapping[Config, Compiled | RequestFailed]:
         """What the pool makes of the requests, while the GPUs' processes make the inputs."""
         if requests:
             self._prepare(requests[0].problem)
-        found = self._pool.answers(requests, seconds, least)
+        found = self._pool.answers(requests, seconds)
         return {request.config: answer for request, answer in found.items()}
 
     def _prepare(self, problem: Problem) -> None:

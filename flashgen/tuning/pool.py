@@ -91,14 +91,13 @@ class CompilePool:
             self._change.notify_all()
             return [self._answers[request] for request in requests]
 
-    def answers(self, requests: Sequence[Asked], seconds: float | None = None, least: int = 0) -> dict[Asked, Any]:
-        """What became of each request that was answered within `seconds`, None for no limit, and of the first `least`
-        in any case. What is under way goes on, for who asks again; what was not begun is forgotten."""
+    def answers(self, requests: Sequence[Asked], seconds: float | None = None) -> dict[Asked, Any]:
+        """What became of each request that was answered within `seconds`, None for no limit. What is under way goes on,
+        for who asks again; what was not begun is forgotten."""
         requests = list(dict.fromkeys(requests))
         futures = self.begin(requests)
         wait(futures, seconds)
-        self._withdraw(requests[least:], futures[least:])
-        wait(futures[:least])
+        self._withdraw(requests, futures)
         answered = zip(requests, futures, strict=True)
         return {request: future.result() for request, future in answered if future.done() and not future.cancelled()}
 

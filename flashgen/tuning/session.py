@@ -144,8 +144,7 @@ class Session:
         if self._options.force and self._options.storage is None:  # A study that hosts share stays.
             self._forget(workload)
         first = self._candidates.first(workload)
-        if self._preset.candidates is not None:
-            self._begin(workload, first)
+        self._begin(workload, first)
         spent = time.monotonic() - start
         left = None if seconds is None else max(0.0, COMPILE_SHARE * seconds - spent)
         pruned = self._compilation.prune(workload, self._candidates.of(workload), left)
@@ -156,9 +155,10 @@ class Session:
         return replace(measured, seconds=time.monotonic() - start)
 
     def _begin(self, workload: Workload, first: Sequence[Config]) -> None:
-        """Time the first few as soon as they are compiled: they tell which backends are worth compiling more of."""
-        few = self._candidates.of(workload)[:LEAST_TRIALS]
-        pruned = self._compilation.prune(workload, few, None)
+        """Time a few as soon as they are compiled, `first` or what is: they tell what else is worth compiling."""
+        known = self._candidates.compiled(workload)
+        candidates = sorted(self._candidates.of(workload), key=lambda each: each not in first and each not in known)
+        pruned = self._compilation.prune(workload, candidates[:LEAST_TRIALS], None)
         begun = self._search(workload, pruned, pruned.kept, first, Budget(LEAST_TRIALS))
         self._candidates.timed(workload, begun.ranking)
 

@@ -48,7 +48,7 @@ class Tools(Protocol):
         """Have the compilers begin with what `compile` will ask for, or a launch, in this order, before what waits."""
 
     def compile(
-        self, requests: Sequence[CompileRequest], seconds: float | None, least: int
+        self, requests: Sequence[CompileRequest], seconds: float | None
     ) -> Mapping[Config, Compiled | RequestFailed]: ...
 
     def versions(self) -> Mapping[str, str]: ...

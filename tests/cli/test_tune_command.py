@@ -64,7 +64,7 @@ class Pretended:
     def rehearse(self, *_: object) -> list:
         return []
 
-    def compile(self, requests: list[CompileRequest], seconds: float, least: int) -> dict:
+    def compile(self, requests: list[CompileRequest], seconds: float) -> dict:
         return {request.config: Resources() for request in requests}
 
     def versions(self) -> dict:

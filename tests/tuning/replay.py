@@ -44,7 +44,7 @@ class Replay:
     def rehearse(self, workload, config):
         return []
 
-    def compile(self, requests, seconds, least):
+    def compile(self, requests, seconds):
         return {request.config: self._compiled(request.config) for request in requests}
 
     def _compiled(self, config):

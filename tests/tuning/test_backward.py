@@ -143,7 +143,7 @@ def test_while_the_compilers_make_a_proof_the_next_is_measured_unless_it_is_char
     tools = Compiling(done)
     monkeypatch.setattr("flashgen.tuning.proofs.wait", tools.finished)
     tasks = workloads([LONG, SHORT], IDENTITY, DEVICE, ("backward_q", "backward_kv"))
-    outcomes = list(session(tools, cache, "quick").tune_each(tasks))
+    outcomes = list(session(tools, cache).tune_each(tasks))
     assert all(outcome.record is not None for outcome in outcomes)
     timed, proven = ([task for event, task in tools.told if event == what] for what in ("timed", "proven"))
     q_long, kv_long, q_short, kv_short = tasks

@@ -19,6 +19,7 @@ from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import LEAST_TRIALS, PRESETS
 from flashgen.tuning.session import Options, Session
+from flashgen.tuning.space import distance
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import workloads
@@ -49,7 +50,7 @@ class FakeTools:
     timed: list = field(default_factory=list)
     begun: list = field(default_factory=list)
     compiled: list = field(default_factory=list)
-    least: list = field(default_factory=list)
+    waited: list = field(default_factory=list)
     proven: list = field(default_factory=list)
     fails: dict = field(default_factory=dict)
     wrong: set = field(default_factory=set)
@@ -88,9 +89,9 @@ class FakeTools:
     def rehearse(self, workload, config):
         return []
 
-    def compile(self, requests, seconds, least):
+    def compile(self, requests, seconds):
         self.compiled += [request.config for request in requests]
-        self.least.append(least)
+        self.waited += [config for config in self.compiled[-len(requests) :] if seconds is None and requests]
         return {request.config: self.compilation.get(request.config, Compilation()) for request in requests}
 
     def versions(self):
@@ -159,6 +160,8 @@ def test_a_tie_behind_a_finalist_that_is_dropped_changes_no_config_that_is_known
 def ranked_with_the_default(searched):
     """A few that tie, with the default among them: it may be behind more than there are finalists."""
     timed = {trial.config: trial for trial in searched.trials if trial.timing}
+    if BEST not in timed:
+        return list(timed.values())
     return [timed.pop(BEST), timed.pop(next(config for config in timed if config != DEFAULT)), timed.pop(DEFAULT)]
 
 
@@ -291,11 +294,11 @@ HALF = replace(LONG, dtype="float16")
 def test_another_dtype_chooses_from_what_was_fast(cache, preset):
     tools = FakeTools()
     one = session(tools, cache, preset)
-    one.tune(workload(LONG), None)
+    first = one.tune(workload(LONG), None)
     fast = [config for _, config in sorted(tools.timed, key=lambda entry: median_us(entry[1]))]
     compiled = len(tools.compiled)
     outcome = one.tune(workload(HALF), None)
-    assert outcome.record.config == one.tune(workload(LONG), None).record.config
+    assert outcome.record.config == first.record.config
     assert outcome.tried >= LEAST_TRIALS and len(tools.compiled) - compiled < compiled
     assert set(tools.compiled[compiled:]) <= {*fast, *defaults("float16")}
 
@@ -329,9 +332,9 @@ def test_the_default_of_each_backend_is_tried_whatever_the_time(cache, preset, s
 def test_another_shape_waits_for_no_compiler_where_enough_is_compiled(cache):
     tools = FakeTools()
     one = session(tools, cache, "default")
-    one.tune(workload(LONG), 0.0)
-    one.tune(workload(SHORT), 0.0)
-    assert tools.least[0] == LEAST_TRIALS and not any(tools.least[1:])
+    for problem in (LONG, SHORT):
+        one.tune(workload(problem), 0.0)
+        assert len(tools.waited) == LEAST_TRIALS
 
 
 def test_the_first_config_is_the_variants_own_default(cache):
@@ -376,6 +379,25 @@ def test_another_backend_is_searched_where_its_default_comes_near(cache, monkeyp
     session(tools, cache, "default").tune(workload(LONG), None)
     compiled = [config for config in tools.compiled if config.backend == "portable"]
     assert compiled[0] == defaults("bfloat16")[1] and (len(compiled) > 1) == is_searched
+
+
+def test_what_is_like_the_fastest_of_the_first_few_is_compiled_first(cache, monkeypatch):
+    usual = defaults("bfloat16")[1]
+    best = Config(usual.BM, usual.BN // 2, usual.num_warps, usual.num_stages + 1)
+    tools = FakeTools()
+    everything = tools.compile
+
+    def compile_a_few(requests, seconds):
+        return everything(requests[: None if seconds is None else 24], seconds)
+
+    def time(workload, config, *_):
+        tools.timed.append((workload.problem, config))
+        slower = 10.0 * distance(config, best) if config.backend == "portable" else 60.0
+        return Timing(100.0 + slower, 0.01, 10)
+
+    monkeypatch.setattr(tools, "compile", compile_a_few)
+    monkeypatch.setattr(tools, "time", time)
+    assert session(tools, cache, "default").tune(workload(LONG), 60.0).record.config == best
 
 
 def test_problems_of_one_bucket_are_one_workload():
