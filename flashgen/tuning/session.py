@@ -80,6 +80,7 @@ class Session:
         self._candidates = Candidates(preset, folders, options.scheduled, options.default, options.exact)
         self._dq_us: dict[Problem, float] = {}
         self._searched: dict[Workload, tuple[Searched, Config]] = {}
+        self._anew = set[Workload]()
         self._proofs = Proofs(tools, options.default)
         self._compilation = Compilation(tools, self._candidates, self._proofs, preset.hopeless)
 
@@ -141,8 +142,6 @@ class Session:
         if workload.key.kernel == "backward_kv" and workload.problem not in self._dq_us:
             return Measured(workload, lost={"no config for backward_q": 1})
         start = time.monotonic()
-        if self._options.force and self._options.storage is None:  # A study that hosts share stays.
-            self._forget(workload)
         first = self._candidates.first(workload)
         self._begin(workload, first)
         spent = time.monotonic() - start
@@ -159,8 +158,9 @@ class Session:
         known = self._candidates.compiled(workload)
         candidates = sorted(self._candidates.of(workload), key=lambda each: each not in first and each not in known)
         pruned = self._compilation.prune(workload, candidates[:LEAST_TRIALS], None)
-        begun = self._search(workload, pruned, pruned.kept, first, Budget(LEAST_TRIALS))
-        self._candidates.timed(workload, begun.ranking)
+        if pruned.kept:
+            begun = self._search(workload, pruned, pruned.kept, first, Budget(LEAST_TRIALS))
+            self._candidates.timed(workload, begun.ranking)
 
     def _measure_again(self, outcome: Outcome, finalists: Sequence[Config]) -> Measured:
         """Time these beside one another. The study goes on, and what the outcome says of others stays said."""
@@ -228,6 +228,9 @@ class Session:
     def _search(
         self, workload: Workload, pruned: Pruned, space: Sequence[Config], first: Sequence[Config], budget: Budget
     ) -> Searched:  # fmt: skip
+        if self._options.force and self._options.storage is None and workload not in self._anew:
+            self._forget(workload)  # A study that hosts share stays.
+        self._anew.add(workload)
         dropped = sum(1 for config in pruned.verdicts if config not in pruned.kept)
         return search(
             space,

@@ -20,6 +20,7 @@ from flashgen.tuning.outcome import Work
 from flashgen.tuning.presets import LEAST_TRIALS, PRESETS
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.space import distance
+from flashgen.tuning.storage import journal_path
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 from flashgen.tuning.workloads import workloads
@@ -398,6 +399,24 @@ def test_what_is_like_the_fastest_of_the_first_few_is_compiled_first(cache, monk
     monkeypatch.setattr(tools, "compile", compile_a_few)
     monkeypatch.setattr(tools, "time", time)
     assert session(tools, cache, "default").tune(workload(LONG), 60.0).record.config == best
+
+
+@pytest.mark.parametrize("preset", ["full", "quick"])
+def test_force_begins_a_study_anew_once_and_only_where_something_compiles(cache, preset):
+    task = workload(LONG)
+    session(FakeTools(), cache, preset).tune(task, None)
+    kept = journal_path(task).read_bytes()
+    broken = FakeTools()
+    error = Compilation(error="it does not compile")
+    broken.compile = lambda requests, seconds: {request.config: error for request in requests}
+    assert session(broken, cache, preset, force=True).tune(task, None).status == "failed"
+    assert journal_path(task).read_bytes() == kept
+    again = FakeTools()
+    outcome = session(again, cache, preset, force=True).tune(task, None)
+    # What the first few told is not forgotten again, nor measured twice.
+    searched = [config for _, config in again.timed]
+    assert outcome.tried == len(set(searched)) and len(searched) > len(set(searched))
+    assert searched[:LEAST_TRIALS] == list(dict.fromkeys(searched[:LEAST_TRIALS]))
 
 
 def test_problems_of_one_bucket_are_one_workload():
