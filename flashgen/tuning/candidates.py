@@ -58,8 +58,8 @@ class Candidates:
         self._rankings.setdefault(group(workload), []).append(configs)
 
     def timed(self, workload: Workload, ranking: Sequence[Trial]) -> None:
-        """What a search has timed so far, the fastest first: what is like that is compiled next, and which backends are
-        near enough to be searched."""
+        """What a search has timed so far, the fastest first: which backend comes first, and which are near enough to
+        be searched."""
         times = [(trial.timing.median_us, trial.config.backend) for trial in ranking if trial.timing is not None]
         near = {backend for time_us, backend in times if time_us <= NEAR * times[0][0]}
         self._near.setdefault(_kernel(workload), set()).update(near)
@@ -161,11 +161,11 @@ def _kernel(workload: Workload) -> tuple[str, int, int]:
 def _nearest(
     space: Sequence[Config], first: Sequence[Config], count: int | None, fastest: Config | None
 ) -> list[Config]:
-    """Those of `first`, then those nearest to the fastest that is known, or else to any of `first`; its backend's, or
-    the first one's, before others'."""
+    """Those of `first`, then those nearest to any of them; of the backend of the fastest that is known, or else of the
+    first one's, before others'."""
     anchors = [config for config in first if config in set(space)]
-    near = anchors if fastest is None else [fastest]
-    steps = {config: min(distance(config, anchor) for anchor in near) for config in space}
-    strange = {config: config.backend != near[0].backend for config in space}
+    lead = (fastest or anchors[0]).backend
+    steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}
+    strange = {config: config.backend != lead for config in space}
     rest = sorted(set(space) - set(anchors), key=lambda config: (strange[config], steps[config], str(config)))
     return [*anchors, *rest][:count]

@@ -382,7 +382,7 @@ def test_another_backend_is_searched_where_its_default_comes_near(cache, monkeyp
     assert compiled[0] == defaults("bfloat16")[1] and (len(compiled) > 1) == is_searched
 
 
-def test_what_is_like_the_fastest_of_the_first_few_is_compiled_first(cache, monkeypatch):
+def test_the_backend_of_the_fastest_of_the_first_few_is_compiled_first(cache, monkeypatch):
     usual = defaults("bfloat16")[1]
     best = Config(usual.BM, usual.BN // 2, usual.num_warps, usual.num_stages + 1)
     tools = FakeTools()
