@@ -1,6 +1,6 @@
 """The launchers that Triton 3.6 has the C compiler make, one for each signature, before a kernel's first launch.
 
-Later versions have one for all kernels.
+Triton 3.9 has one for all kernels.
 """
 
 from __future__ import annotations

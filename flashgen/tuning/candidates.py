@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, portable_default
@@ -25,6 +26,13 @@ NEAR = 1.25
 # What compiles alike: kernel, dtype, head_dim, v_head_dim. Lengths hardly matter to the compiler. A kernel whose cache
 # has a dtype of its own is another one, and so is one of packed sequences.
 Group = tuple[str, str, int, int]
+
+
+class _Told(NamedTuple):
+    """This run's last winners, and the configs of records, the nearest first."""
+
+    winners: list[Config]
+    near: list[Config]
 
 
 class Candidates:
@@ -88,24 +96,28 @@ class Candidates:
         like them out: a record must not be worse. Of a backend that is not in use a limited search takes the default
         alone until that comes near.
         """
-        effort = self._preset.of(workload.key.kernel)
-        defaults, configs = self._defaults(workload), list(self.space(workload).configs)
-        if effort.candidates is not None:
-            told = [config.backend for some in self._told(workload) for config in some]
-            near = {defaults[0].backend, *told, *self._near.get(_kernel(workload), ())}
-            configs = [config for config in configs if config.backend in near]
-        space = list(dict.fromkeys([*defaults, *configs]))
+        effort, told = self._preset.of(workload.key.kernel), self._told(workload)
+        space = self._searched(workload, told)
         own, fastest = (group(workload), frozenset(space)), self._fastest.get(_kernel(workload))
         if effort.candidates is not None and own in self._chosen and self._compiled.get(own[0]):
-            return _nearest(self._chosen[own], self.first(workload), None, fastest)
+            return _nearest(self._chosen[own], self._first(workload, told), None, fastest)
         fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
         if effort.trials is not None and fast:
             half = max(LEAST_TRIALS, effort.trials // 2)
-            promising = dict.fromkeys([*self._early(workload), *(c for ranking in fast for c in ranking[:half])])
+            promising = dict.fromkeys([*self._early(workload, told), *(c for ranking in fast for c in ranking[:half])])
             self._chosen[own] = [config for config in promising if config in space]
         else:
-            self._chosen[own] = _nearest(space, self.first(workload), effort.candidates, fastest)
+            self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
         return self._chosen[own]
+
+    def _searched(self, workload: Workload, told: _Told) -> list[Config]:
+        """The defaults and the space, of a limited search as far as it is of backends that are in use or near."""
+        defaults, configs = self._defaults(workload), self.space(workload).configs
+        if self._preset.candidates is None:
+            return list(dict.fromkeys([*defaults, *configs]))
+        known = {config.backend for config in (*told.winners, *told.near)}
+        near = {defaults[0].backend, *known, *self._near.get(_kernel(workload), ())}
+        return list(dict.fromkeys([*defaults, *(config for config in configs if config.backend in near)]))
 
     def siblings(self, workload: Workload) -> list[Group]:
         """The same kernel in other dtypes of this size; none where the search has no limit."""
@@ -120,23 +132,24 @@ class Candidates:
 
         Of another backend its default alone: only where that is fast is it worth more.
         """
-        early = self._early(workload)
+        return self._first(workload, self._told(workload))
+
+    def _first(self, workload: Workload, told: _Told) -> list[Config]:
+        early = self._early(workload, told)
         return list(dict.fromkeys([*early, *kernel_of(workload.key.kernel, early[0]).starts]))
 
-    def _early(self, workload: Workload) -> list[Config]:
+    def _early(self, workload: Workload, told: _Told) -> list[Config]:
         """The built-in default, also with what its kernel wants tried at once. Then this run's winners for other
         dtypes and shapes, neighbours' records, and in between the default of the other kernel."""
-        winners, near = self._told(workload)
         here, *others = self._defaults(workload)
         at_once = kernel_of(workload.key.kernel, here).tried_at_once
         varied = [here.but(**{axis: value}) for axis, value in at_once.items()]
-        return list(dict.fromkeys([here, *varied, *winners, *near[:1], *others, *near[1:]]))
+        return list(dict.fromkeys([here, *varied, *told.winners, *told.near[:1], *others, *told.near[1:]]))
 
-    def _told(self, workload: Workload) -> tuple[list[Config], list[Config]]:
-        """This run's last winners, and those of records, the nearest first."""
+    def _told(self, workload: Workload) -> _Told:
         own = [record for folder in self._folders if (record := read_record(folder, workload.key)) is not None]
         near = [record.config for record in own + neighbours(workload.key, self._folders)[:4]]
-        return self._winners.get(_kernel(workload), [])[-2:], near
+        return _Told(self._winners.get(_kernel(workload), [])[-2:], near)
 
     def _defaults(self, workload: Workload) -> list[Config]:
         """The built-in config of the kernel in use, then that of the one that serves every call."""

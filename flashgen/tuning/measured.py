@@ -15,7 +15,7 @@ from flashgen.tuning.workloads import Workload
 @dataclass(frozen=True)
 class Measured:
     """What `seconds` of search came to: the finalists that compute what the others do, the first of them to be
-    recorded if it is proven, and what the outcome will say. None where nothing could be timed.
+    recorded if it is proven, and what the outcome will say. No finalists where nothing could be timed.
 
     `replaces`: its record takes the place of the one that is there.
     """

@@ -144,12 +144,12 @@ class Session:
         start = time.monotonic()
         first = self._candidates.first(workload)
         self._begin(workload, first)
-        spent = time.monotonic() - start
-        left = None if seconds is None else max(0.0, COMPILE_SHARE * seconds - spent)
-        pruned = self._compilation.prune(workload, self._candidates.of(workload), left)
-        spent = time.monotonic() - start
-        left = None if seconds is None else max(0.0, SEARCH_SHARE * seconds - spent)
-        budget = Budget(self._preset.of(workload.key.kernel).trials, left, LEAST_TRIALS)
+
+        def left(share: float) -> float | None:
+            return None if seconds is None else max(0.0, share * seconds - (time.monotonic() - start))
+
+        pruned = self._compilation.prune(workload, self._candidates.of(workload), left(COMPILE_SHARE))
+        budget = Budget(self._preset.of(workload.key.kernel).trials, left(SEARCH_SHARE), LEAST_TRIALS)
         measured = self._timed(workload, pruned, pruned.kept, first, budget)
         return replace(measured, seconds=time.monotonic() - start)
 
