@@ -79,10 +79,26 @@ def _scores(
 def _of_visible(
     formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...], visible: torch.Tensor
 ) -> torch.Tensor:
-    """The scores of visible pairs, each evaluated by itself, and minus infinity."""
-    score, _ = formula(product[visible], *(each.expand(product.shape)[visible] for each in places))
-    score = score.to(product.dtype).expand(int(visible.sum()))
+    """The scores of visible pairs, each evaluated by itself, and minus infinity.
+
+    Where every head of every batch element sees the same pairs, b and h stay axes of their own: what reads these alone
+    is read once for each, and its gradient need not be summed over pairs.
+    """
+    alike = visible[:1, :1]
+    if bool((visible == alike).all()):
+        rows, keys = alike[0, 0].nonzero(as_tuple=True)
+        seen, places = product[..., rows, keys], _of_pairs(places, rows, keys)
+    else:
+        seen, places = product[visible], tuple(each.expand(product.shape)[visible] for each in places)
+    score, _ = formula(seen, *places)
+    score = score.to(product.dtype).expand(seen.shape)
     return torch.full_like(product, -math.inf).masked_scatter(visible, score)
+
+
+def _of_pairs(places: tuple[torch.Tensor, ...], rows: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The places of these pairs of a row and a key, broadcasting to [batch, heads, pairs]."""
+    b, h, kv_h, q, k = places
+    return b[..., 0], h[..., 0], kv_h[..., 0], q[rows, 0], k[0, keys]
 
 
 def _has_values(tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
@@ -52,7 +53,8 @@ class Compilation:
                 if waits:
                     of_kernel.likely.extend(few)
                 else:
-                    of_kernel.few.extend([*few, *self._proofs.needs(workload, candidates[0])])
+                    proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely(workload))
+                    of_kernel.few.extend([*few, *chain.from_iterable(proofs)])
                     of_kernel.rest.extend(rest)
             seen.add(own)
         self._tools.begin([each for one in asked.values() for each in (*one.few, *one.rest, *one.likely)])

@@ -196,12 +196,16 @@ def test_what_is_less_than_float32_holds_is_hidden_in_float64_too(dtype: torch.d
     assert not d_v.any()
 
 
+@pytest.mark.parametrize("differing", ["", "b", "h"])
 @pytest.mark.parametrize("lengths", [(5, 5), (1, 1), (3, 8)])
-def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int]) -> None:
-    """A logarithm of a distance has none of those that the mask hides, nor where it is minus infinity itself."""
+def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int], differing: str) -> None:
+    """A logarithm of a distance has none of those that the mask hides, nor where it is minus infinity itself.
+
+    So whether all heads and batch elements see the same pairs or not.
+    """
     q_len, kv_len = lengths
     generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(1, 2, n, 4, generator=generator, dtype=torch.float64) for n in (q_len, kv_len, kv_len)]
+    tensors = [torch.randn(2, 2, n, 4, generator=generator, dtype=torch.float64) for n in (q_len, kv_len, kv_len)]
     results = []
     for clamped in (True, False):
         leaves = [each.clone().requires_grad_() for each in tensors]
@@ -210,8 +214,9 @@ def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int
 
         def formula(score, b, h, kv_h, q, k):  # type: ignore[no-untyped-def]
             distance = (q - k).clamp(1) if clamped else q - k  # noqa: B023
-            shown = (k <= q) & (k != 2) & (q != k) if clamped else (k <= q) & (k != 2)  # noqa: B023
-            return score + r[h] * distance.log() - distance**power, shown  # noqa: B023
+            shown = (k <= q) & (k != 2 + {"b": b, "h": h}.get(differing, 0))
+            shown = shown & (q != k) if clamped else shown  # noqa: B023
+            return score + r[h] * distance.log() - distance ** (power * (b + 1)), shown  # noqa: B023
 
         out, lse = eager_attention(*leaves[:3], formula, bottom_right=True, scale=1.0, return_lse=True)  # type: ignore[misc]
         seen = lse[lse > -math.inf]
