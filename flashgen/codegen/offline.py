@@ -195,7 +195,8 @@ def _compiled(
 def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
     """What the assembler is known to have got wrong in machine code for a target; empty where that is nothing."""
     used = assembler(target)
-    if used is None or not used.doubles_words or "cubin" not in asm:
+    # To disassemble takes half a second at least, and without WGMMA there is nothing to find.
+    if used is None or not used.doubles_words or "cubin" not in asm or "wgmma" not in asm["ptx"]:
         return ""
     found = doubled_words(disassembled(asm["cubin"]))
     return f"ptxas {used.version} has got a sum of 64 bits wrong: {found[0]}" if found else ""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from flashgen.codegen import offline
+from flashgen.codegen.assembler import Assembler
 from flashgen.codegen.sass import doubled_words
 
 # As nvdisasm prints what ptxas 12.8 made of the address of V's tile.
@@ -73,3 +77,21 @@ def test_both_words_of_a_mask_are_the_same_register():
 
 def test_a_kernel_without_products_of_tiles_in_shared_memory_has_no_such_sums():
     assert doubled_words(WRONG.partition("        /*49d0*/")[0]) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "ptx", "wrong"),
+    [
+        ("12.8", "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16", True),
+        ("12.8", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", False),
+        ("13.1", "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16", False),
+    ],
+)
+def test_machine_code_is_read_where_there_can_be_such_sums(
+    version: str, ptx: str, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(offline, "assembler", lambda target: Assembler(version, "/ptxas", "TRITON_PTXAS_PATH", False))
+    monkeypatch.setattr(offline, "disassembled", lambda cubin: read.append(cubin) or WRONG)
+    found = offline.wrong_sums({"cubin": b"code", "ptx": ptx}, "sm_90")
+    assert (bool(found), read) == (wrong, [b"code"] if wrong else [])

@@ -27,11 +27,16 @@ class Compiled:
 
     def wrong_sums(self, capability: str) -> str:
         """The kernels in which the assembler for this GPU got a sum wrong, empty where there are none."""
-        wrong = [(path.stem, wrong_sums({"cubin": path.read_bytes()}, capability)) for path in self._with(".cubin")]
+        wrong = [(path.stem, wrong_sums(_asm(path), capability)) for path in self._with(".cubin")]
         return ", ".join(f"{name}: {what}" for name, what in wrong if what)
 
     def _with(self, suffix: str) -> Iterator[Path]:
         return (path for path in self.files if path.suffix == suffix)
+
+
+def _asm(cubin: Path) -> dict[str, Any]:
+    """Machine code and the PTX that it was made from, which lies beside it."""
+    return {"cubin": cubin.read_bytes(), "ptx": cubin.with_suffix(".ptx").read_text(encoding="utf-8")}
 
 
 @contextmanager
