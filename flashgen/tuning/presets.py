@@ -57,7 +57,7 @@ PRESETS = {
         backward=0.75,
         build=("forward", *MODES["decode"], *MODES["paged"]),
     ),
-    "default": Preset(seconds=45, candidates=24, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
+    "default": Preset(seconds=45, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 

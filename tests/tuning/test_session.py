@@ -365,6 +365,20 @@ def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cach
     assert {request.problem for request in tools.begun[begun:]} == {HALF}
 
 
+def test_compilers_prepare_the_proof_of_what_won_in_another_dtype_or_else_of_the_default(cache, monkeypatch):
+    tools, rehearsed = FakeTools(), []
+    monkeypatch.setattr(tools, "rehearse", lambda task, config: rehearsed.append((task.problem, config)) or [])
+    one, usual = session(tools, cache, "default"), defaults("bfloat16")[0]
+    one.prepare([workload(LONG)])
+    assert rehearsed == [(LONG, usual)]
+    winner = one.tune(workload(LONG), None).record.config
+    assert winner != usual
+    rehearsed.clear()
+    narrow = replace(HALF, head_dim=64, v_head_dim=64)
+    one.prepare([workload(HALF), workload(narrow)])
+    assert rehearsed == [(HALF, winner), (narrow, default_config("sm_90", "float16", 64, 64))]
+
+
 def test_the_compilers_are_done_with_one_kernel_before_they_begin_another(cache):
     tools = FakeTools()
     session(tools, cache, "default").prepare(workloads([LONG, SHORT, HALF], IDENTITY, DEVICE, FAMILIES))
