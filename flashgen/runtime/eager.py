@@ -82,10 +82,11 @@ def _of_visible(
     """The scores of visible pairs, each evaluated by itself, and minus infinity.
 
     Where every head of every batch element sees the same pairs, b and h stay axes of their own: what reads these alone
-    is read once for each, and its gradient need not be summed over pairs.
+    is read once for each, and its gradient need not be summed over pairs. Where they see nothing, that would still be
+    read, and an infinite derivative times no pair's gradient is NaN.
     """
     alike = visible[:1, :1]
-    if bool((visible == alike).all()):
+    if bool(alike.any()) and bool((visible == alike).all()):
         rows, keys = alike[0, 0].nonzero(as_tuple=True)
         seen, places = product[..., rows, keys], _of_pairs(places, rows, keys)
     else:

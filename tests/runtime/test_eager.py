@@ -224,3 +224,14 @@ def test_what_is_hidden_gives_learned_inputs_no_gradient(lengths: tuple[int, int
         results.append((out, lse, *found))
     assert all(bool(each.isfinite().all()) for each in results[0][2:])
     torch.testing.assert_close(*results)
+
+
+def test_what_no_pair_sees_has_a_gradient_of_zero_whatever_its_derivative() -> None:
+    """Minus infinity for every pair of every head: the derivative by a factor of it is infinite."""
+    q, factors = torch.ones(1, 2, 3, DIM), torch.ones(2, requires_grad=True)
+    out, lse = eager_attention(
+        q, q, q, lambda score, b, h, kv_h, q, k: (score + factors[h] * -math.inf, k <= q), bottom_right=True,
+        scale=1.0, return_lse=True,
+    )  # fmt: skip
+    assert bool((out == 0).all()) and bool((lse == -math.inf).all())
+    assert torch.autograd.grad(out.sum(), factors)[0].tolist() == [0, 0]
