@@ -195,7 +195,7 @@ def _compiled(
 def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
     """What the assembler is known to have got wrong in machine code for a target; empty where that is nothing."""
     used = assembler(target)
-    # To disassemble takes half a second at least, and without WGMMA there is nothing to find.
+    # To disassemble takes half a second at least, and `doubled_words` finds nothing without WGMMA.
     if used is None or not used.doubles_words or "cubin" not in asm or "wgmma" not in asm["ptx"]:
         return ""
     found = doubled_words(disassembled(asm["cubin"]))

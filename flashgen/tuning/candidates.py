@@ -127,8 +127,8 @@ class Candidates:
         others = [other for other in ITEMSIZE if other != dtype and ITEMSIZE[other] == ITEMSIZE[dtype]]
         return [(kernel, other, dims[0], dims[1]) for other in others]
 
-    def likely(self, workload: Workload) -> list[Config]:
-        """What may win: this run's last winners for other dtypes and shapes, or else what calls take now."""
+    def likely_winners(self, workload: Workload) -> list[Config]:
+        """This run's last winners for other dtypes and shapes, or else what calls take now."""
         told = self._told(workload)
         return told.winners or [*told.near[:1], *self._defaults(workload)][:1]
 

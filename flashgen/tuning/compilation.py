@@ -53,7 +53,7 @@ class Compilation:
                 if waits:
                     of_kernel.likely.extend(few)
                 else:
-                    proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely(workload))
+                    proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely_winners(workload))
                     of_kernel.few.extend([*few, *chain.from_iterable(proofs)])
                     of_kernel.rest.extend(rest)
             seen.add(own)
