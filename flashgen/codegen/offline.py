@@ -28,6 +28,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from flashgen.codegen.assembler import assembler
 from flashgen.codegen.launchers import make_launcher
 from flashgen.codegen.loading import load_module
+from flashgen.codegen.machine_sums import may_double_words
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
@@ -195,8 +196,9 @@ def _compiled(
 def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
     """What the assembler is known to have got wrong in machine code for a target; empty where that is nothing."""
     used = assembler(target)
-    # To disassemble takes half a second at least, and `doubled_words` finds nothing without WGMMA.
     if used is None or not used.doubles_words or "cubin" not in asm or "wgmma" not in asm["ptx"]:
+        return ""  # `doubled_words` finds nothing without WGMMA.
+    if not may_double_words(asm["cubin"]):
         return ""
     found = doubled_words(disassembled(asm["cubin"]))
     return f"ptxas {used.version} has got a sum of 64 bits wrong: {found[0]}" if found else ""

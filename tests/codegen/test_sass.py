@@ -92,6 +92,7 @@ def test_machine_code_is_read_where_there_can_be_such_sums(
 ) -> None:
     read: list[bytes] = []
     monkeypatch.setattr(offline, "assembler", lambda target: Assembler(version, "/ptxas", "TRITON_PTXAS_PATH", False))
+    monkeypatch.setattr(offline, "may_double_words", lambda cubin: True)
     monkeypatch.setattr(offline, "disassembled", lambda cubin: read.append(cubin) or WRONG)
     found = offline.wrong_sums({"cubin": b"code", "ptx": ptx}, "sm_90")
     assert (bool(found), read) == (wrong, [b"code"] if wrong else [])
