@@ -1,6 +1,6 @@
 """Whether machine code is worth disassembling: the disassembler takes half a second to start, reading this 10 ms.
 
-Reads NVIDIA's instructions of 16 bytes as `nvdisasm -hex` shows them for sm_90.
+Reads NVIDIA's instructions of 16 bytes, as `nvdisasm -hex` shows them for GPUs with WGMMA.
 """
 
 from __future__ import annotations

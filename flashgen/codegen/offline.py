@@ -24,6 +24,7 @@ from packaging.version import Version
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.cache import triton_key
 
 from flashgen.codegen.assembler import assembler
 from flashgen.codegen.launchers import make_launcher
@@ -146,6 +147,13 @@ def compile_wanted(path: Path, wanted: Wanted) -> Resources:
     # JSON has no tuples.
     launched = {name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()}
     return _compiled(source, wanted.target, launched, make_launcher)
+
+
+def get_ready(path: Path) -> None:
+    """Load what each compilation of the module at `path` takes, for the processes that will be forked from this one:
+    the module, and Triton's own digest, for which it reads all of itself."""
+    _loaded(Path(path))
+    triton_key()
 
 
 @functools.lru_cache(maxsize=8)

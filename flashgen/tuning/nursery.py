@@ -1,11 +1,13 @@
 """A process that makes what its workers answer with once, and then forks them: they are ready at once.
 
-What takes long to import is imported by one process, not by all of them side by side. It must start no thread and touch
-no GPU, for neither survives a fork.
+What takes long to import is imported by one process, not by all of them side by side. What answers may have a method
+`prepare` beside, which is called before the first fork, for what is not there earlier. The process must start no thread
+and touch no GPU, for neither survives a fork.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -95,9 +97,12 @@ def main() -> None:
     try:
         answer = worker.made(*pipe.recv())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those that end.
-        nursery = os.getpid()
+        nursery, is_prepared = os.getpid(), False
         while True:
             theirs, errors = recv_handle(pipe), recv_handle(pipe)
+            if not is_prepared:
+                answer, is_prepared = worker.prepared(answer), True
+                gc.freeze()  # None of the forked looks through what all of them have.
             if os.fork() == 0:
                 _serve(nursery, pipe, theirs, errors, answer)
             os.close(theirs)

@@ -146,7 +146,7 @@ def compilers(variant: Any, module_path: Path, gpus: int | None = 1) -> CompileP
     Its processes start now where there seems to be a GPU, otherwise with the first request.
     """
     arguments = (str(Path(module_path).resolve()), variant)
-    pool = CompilePool("flashgen.tuning.prune:compiler", *arguments, gpus=ALL_GPUS if gpus is None else gpus)
+    pool = CompilePool("flashgen.tuning.compiler:compiler", *arguments, gpus=ALL_GPUS if gpus is None else gpus)
     return pool.start() if gpus_in_sight() else pool
 
 

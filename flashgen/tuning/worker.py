@@ -175,6 +175,13 @@ def made(factory: str, arguments: tuple[Any, ...]) -> Any:
     return _guarded(lambda _: pkgutil.resolve_name(factory)(*arguments), None)
 
 
+def prepared(answer: Any) -> Any:
+    """What answers, once its `prepare` has run, if it has one; or the RequestFailed that came of that."""
+    prepare = getattr(answer, "prepare", None)
+    failed = None if prepare is None else _guarded(lambda _: prepare(), None)
+    return answer if failed is None else failed
+
+
 def serve(pipe: Connection, answer: Any) -> None:
     """Tell our id, then answer requests until the pipe is closed or this process spoiled."""
     try:

@@ -18,8 +18,9 @@ from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching
 from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90, sm90_keys
 from flashgen.runtime.registry import kernel_of
+from flashgen.tuning.compiler import compiler
 from flashgen.tuning.launches import Launches, PackedLaunches
-from flashgen.tuning.prune import CompileRequest, compiler
+from flashgen.tuning.prune import CompileRequest
 
 TARGET = GPUTarget("cuda", 90, 32)
 

@@ -34,3 +34,18 @@ def make(greeting="hello"):
         return Timing(median_us(request), 0.01, 10)
 
     return answer
+
+
+class Prepared:
+    """Answers with the process that prepared it; one whose name is "broken" cannot be."""
+
+    def __init__(self, name):
+        self.name, self.by = name, None
+
+    def prepare(self):
+        if self.name == "broken":
+            raise OSError("nothing to prepare")
+        self.by = os.getpid()
+
+    def __call__(self, request):
+        return self.by

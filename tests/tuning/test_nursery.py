@@ -70,6 +70,23 @@ def test_a_factory_that_fails_says_why():
     nursery.close()
 
 
+def test_what_answers_is_prepared_once_for_all():
+    nursery = Nursery("fake_bench:Prepared", "whole")
+    workers = [Worker("fake_bench:Prepared", "whole", nursery=nursery) for _ in range(2)]
+    answers = [worker.ask("who", 30) for worker in workers]
+    assert answers == [nursery.pid] * 2 and nursery.pid not in [worker.pid for worker in workers]
+    for each in (*workers, nursery):
+        each.close()
+
+
+def test_what_cannot_be_prepared_says_why():
+    nursery = Nursery("fake_bench:Prepared", "broken")
+    worker = Worker("fake_bench:Prepared", "broken", nursery=nursery)
+    with worker, pytest.raises(RequestFailed, match="nothing to prepare"):
+        worker.ask("who", 30)
+    nursery.close()
+
+
 def test_no_process_stays_behind_and_a_closed_nursery_forks_no_more(nursery, worker):
     pids = [worker.ask("pid", 30), nursery.pid]
     nursery.close()

@@ -196,7 +196,7 @@ def test_a_plan_is_made_for_the_width_of_values(gallery_module: Callable[[str], 
 def test_each_is_compiled_before_a_launch(built: Path, cache: str) -> None:
     config = Config(64, 32, 4, 2)
     problem = Problem(16, 8, 2, 2, 4096, 64, 64, "bfloat16", "paged", 32, cache)
-    with Worker("flashgen.tuning.prune:compiler", str(built), load(SPEC)) as worker:
+    with Worker("flashgen.tuning.compiler:compiler", str(built), load(SPEC)) as worker:
         for kernel in ("decode_paged",) if cache else ("decode", "decode_paged"):
             found = worker.ask(CompileRequest(kernel, problem, config, "sm_90"), 120.0)
             assert found.error is None, (kernel, found.error)

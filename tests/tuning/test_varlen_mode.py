@@ -271,7 +271,7 @@ def test_useful_work_is_what_each_sequence_sees(name: str) -> None:
 
 def test_each_is_compiled_before_a_launch(built: Path) -> None:
     problem = Problem(8, 8, 8, 1024, 1024, 64, 64, "bfloat16", "varlen", min_len=32)
-    with Worker("flashgen.tuning.prune:compiler", str(built), load(SPEC)) as worker:
+    with Worker("flashgen.tuning.compiler:compiler", str(built), load(SPEC)) as worker:
         for kernel, config in KERNELS.items():
             found = worker.ask(CompileRequest(kernel, problem, config, "sm_90"), 120.0)
             assert found.error is None, (kernel, found.error)
