@@ -49,7 +49,7 @@ class Preset:
 PRESETS = {
     "quick": Preset(
         seconds=15,
-        candidates=12,
+        candidates=10,
         trials=8,
         milliseconds=10,
         finalists=2,
@@ -57,7 +57,7 @@ PRESETS = {
         backward=0.75,
         build=("forward", *MODES["decode"], *MODES["paged"]),
     ),
-    "default": Preset(seconds=45, candidates=40, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
+    "default": Preset(seconds=42, candidates=30, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 
