@@ -20,12 +20,13 @@ from flashgen.runtime import launching
 @dataclass(frozen=True)
 class Wanted:
     """A kernel by its name and module, empty for those of the generated package, what it is to be compiled for, in
-    Triton's own JSON, and the GPU, such as "sm_80"."""
+    Triton's own JSON, and the GPU, such as "sm_80". `length` is that of its text, which says how long it may take."""
 
     module: str
     kernel: str
     specialization: str
     target: str
+    length: int
 
 
 @contextmanager
@@ -35,7 +36,8 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
 
     def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         name = "" if f"{fn.module}.".startswith(f"{module.__name__}.") else fn.module
-        wanted[Wanted(name, fn.jit_function.__name__, compile["specialization_data"], target)] = None
+        kernel = fn.jit_function
+        wanted[Wanted(name, kernel.__name__, compile["specialization_data"], target, len(kernel.src))] = None
         return True
 
     def ask(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:

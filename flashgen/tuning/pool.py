@@ -107,14 +107,15 @@ class CompilePool:
         """What became of each group of requests, one after the other.
 
         Each is begun when it comes, behind those before it, all of them before the first is waited for, and before what
-        `meanwhile` begins.
+        `meanwhile` begins: the group that is waited for, then whatever has the greatest `length`, where requests have
+        one, so that nothing long is left for the end.
         """
         begun: list[Sequence[Asked]] = []
         for group in groups:
-            begun.append(group)
+            begun.append(_longest_first(group))
             self.begin(chain.from_iterable(begun))
         meanwhile()
-        self.begin(chain.from_iterable(begun))
+        self.begin(_longest_first(chain.from_iterable(begun)))
         yield from map(self.answers, begun)
 
     def _withdraw(self, requests: Sequence[Hashable], futures: Sequence[Future[Any]]) -> None:
@@ -138,6 +139,10 @@ class CompilePool:
                 future.set_result(worker.ask(request, COMPILE_SECONDS))
             except RequestFailed as failure:
                 future.set_result(failure)
+
+
+def _longest_first(requests: Iterable[Asked]) -> list[Asked]:
+    return sorted(requests, key=lambda request: -getattr(request, "length", 0))
 
 
 def compilers(variant: Any, module_path: Path, gpus: int | None = 1) -> CompilePool:

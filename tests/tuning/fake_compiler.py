@@ -4,6 +4,8 @@ import os
 import time
 from dataclasses import dataclass
 
+from flashgen.runtime.config import Config
+
 
 @dataclass(frozen=True)
 class Compilation:
@@ -12,6 +14,14 @@ class Compilation:
     shared: int = 1024
     serialized_wgmma: bool = False
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """A request that says how long it may take."""
+
+    config: Config
+    length: int
 
 
 def make(behaviour):

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 
 import pytest
+from fake_compiler import Lasting
 
 from flashgen.codegen.offline import Resources
 from flashgen.problems.problem import Problem
@@ -77,6 +78,17 @@ def test_groups_are_begun_as_they_come_and_before_what_is_begun_meanwhile():
         for group, found in zip(groups, answers, strict=True):
             assert list(found) == list(group)
         assert all(future.done() for future in early) and sum(1 for future in late if future.done()) <= 2
+
+
+def test_of_what_waits_the_longest_is_begun_first():
+    asked = [Lasting(config, length) for config, length in zip(CONFIGS[1:], (1, 3, 2, 4), strict=False)]
+    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
+        pool.begin(requests(CONFIGS[:1]))
+        done = []
+        for request, future in zip(asked, pool.begin(asked), strict=True):
+            future.add_done_callback(lambda _, length=request.length: done.append(length))
+        list(pool.answers_each([asked[:2], asked[2:]]))
+    assert done == [3, 1, 4, 2]  # The group that is waited for comes before others.
 
 
 def test_closing_ends_what_is_under_way():
