@@ -49,7 +49,7 @@ class Preset:
 PRESETS = {
     "quick": Preset(
         seconds=15,
-        candidates=10,
+        candidates=12,
         trials=8,
         milliseconds=10,
         finalists=2,
