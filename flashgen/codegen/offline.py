@@ -204,9 +204,10 @@ def _compiled(
 def wrong_sums(asm: Mapping[str, Any], target: str) -> str:
     """What the assembler is known to have got wrong in machine code for a target; empty where that is nothing."""
     used = assembler(target)
-    if used is None or not used.doubles_words or "cubin" not in asm or "wgmma" not in asm["ptx"]:
-        return ""  # `doubled_words` finds nothing without WGMMA.
-    if not may_double_words(asm["cubin"]):
+    if used is None or not used.doubles_words or "cubin" not in asm:
+        return ""
+    # `doubled_words` finds nothing without WGMMA.
+    if "wgmma" not in asm["ptx"] or not may_double_words(asm["cubin"]):
         return ""
     found = doubled_words(disassembled(asm["cubin"]))
     return f"ptxas {used.version} has got a sum of 64 bits wrong: {found[0]}" if found else ""
