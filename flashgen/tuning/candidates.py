@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,9 +104,7 @@ class Candidates:
             return _nearest(self._chosen[own], self._first(workload, told), None, fastest)
         fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
         if effort.trials is not None and fast:
-            half = max(LEAST_TRIALS, effort.trials // 2)
-            promising = dict.fromkeys([*self._early(workload, told), *(c for ranking in fast for c in ranking[:half])])
-            self._chosen[own] = [config for config in promising if config in space]
+            self._chosen[own] = _promising(space, self._early(workload, told), fast, effort.trials // 2)
         else:
             self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
         return self._chosen[own]
@@ -174,6 +173,17 @@ def _kernel(workload: Workload) -> tuple[str, int, int]:
     """What configs are fast for whatever the dtype."""
     kernel, _, head_dim, v_head_dim = group(workload)
     return kernel, head_dim, v_head_dim
+
+
+def _promising(
+    space: Sequence[Config], early: Sequence[Config], rankings: Sequence[Sequence[Config]], count: int
+) -> list[Config]:
+    """Those of `early`, so many of the fastest of each ranking, and more where a search takes more at least."""
+    inside = set(space)
+    best = inside.intersection([*early, *(config for ranking in rankings for config in ranking[:count])])
+    ordered = dict.fromkeys([*early, *chain.from_iterable(rankings)])
+    more = [config for config in ordered if config in inside - best][: max(0, LEAST_TRIALS - len(best))]
+    return [config for config in ordered if config in best.union(more)]
 
 
 def _nearest(
