@@ -146,7 +146,7 @@ def compile_wanted(path: Path, wanted: Wanted) -> Resources:
     source = source_of(kernel, found["signature"], constants, attributes)
     # JSON has no tuples.
     launched = {name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()}
-    return _compiled(source, wanted.target, launched, for_launch=True)
+    return _compiled(source, wanted.target, launched, make_launcher)
 
 
 def get_ready(path: Path) -> None:
@@ -178,17 +178,17 @@ def _compile(
     return _compiled(source, target, {**compiled_with(kernel), **launched})
 
 
-def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any], for_launch: bool = False) -> Resources:
-    """What came of a compilation. `for_launch`: its launcher is made too, and what Triton's cache has is not assembled
-    again for the assembler's report."""
+def _compiled(
+    source: ASTSource, target: str, launched: Mapping[str, Any], then: Callable[[Any], None] = lambda compiled: None
+) -> Resources:
+    """What came of a compilation; `then` sees what was compiled."""
     start = time.perf_counter()
     try:
         with _assembler_log() as log:
             compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
-            if for_launch:
-                make_launcher(compiled)
-            elif "ptx" in compiled.asm and "registers" not in log.getvalue():
+            if "ptx" in compiled.asm and "registers" not in log.getvalue():
                 _assemble(source, gpu_target(target), launched, compiled)
+        then(compiled)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
@@ -40,7 +41,6 @@ class Compilation:
         but for a few that are likely to be tried first.
         """
         asked: dict[str, _Asked] = {}
-        proofs: dict[Wanted, CompileRequest] = {}
         seen: set[Group] = set()
         for workload in workloads:
             own, waits = group(workload), bool(seen & set(self._candidates.siblings(workload)))
@@ -53,22 +53,11 @@ class Compilation:
                 if waits:
                     of_kernel.likely.extend(few)
                 else:
-                    needs = self._likely_proofs(workload)
-                    proofs |= needs
-                    of_kernel.few.extend([*few, *needs])
+                    proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely_winners(workload))
+                    of_kernel.few.extend([*few, *chain.from_iterable(proofs)])
                     of_kernel.rest.extend(rest)
             seen.add(own)
-        self._tools.begin([each for one in asked.values() for each in (*one.few, *one.rest, *one.likely)], proofs)
-
-    def _likely_proofs(self, workload: Workload) -> dict[Wanted, CompileRequest]:
-        """What the proofs of those that may win have to have compiled, and what is asked for of the same config: that
-        compiles its kernel for the proof too."""
-        return {
-            wanted: request
-            for config in self._candidates.likely_winners(workload)
-            for request in self._requests(workload, [config])
-            for wanted in self._proofs.needs(workload, config)
-        }
+        self._tools.begin([each for one in asked.values() for each in (*one.few, *one.rest, *one.likely)])
 
     def prune(self, workload: Workload, candidates: Sequence[Config], seconds: float | None) -> Pruned:
         """Compile what no earlier workload has compiled; shapes hardly matter to the compiler, so most is known.

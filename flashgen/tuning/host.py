@@ -103,11 +103,9 @@ class Host:
             gpu.close()
         self._sampler.close()
 
-    def begin(
-        self, requests: Sequence[CompileRequest | Wanted], after: Mapping[Wanted, CompileRequest] = {}
-    ) -> Sequence[Future[Any]]:
+    def begin(self, requests: Sequence[CompileRequest | Wanted]) -> Sequence[Future[Any]]:
         """Have the pool begin with these, in this order, before all that waits. The GPUs get ready for the first."""
-        begun = self._pool.begin(requests, after)
+        begun = self._pool.begin(requests)
         if self._idle and requests and isinstance(requests[0], CompileRequest):
             self._idle = False
             self._prepare(requests[0].problem)

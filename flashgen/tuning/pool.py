@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,33 +78,18 @@ class CompilePool:
         for worker in self._workers:
             worker.close()
 
-    def begin(self, requests: Iterable[Hashable], after: Mapping[Any, Hashable] = {}) -> list[Future[Any]]:
-        """The answers to come, one for each request. They are begun in this order, before all that wait; those in
-        `after` when the request there, if it was asked for too, is answered."""
+    def begin(self, requests: Iterable[Hashable]) -> list[Future[Any]]:
+        """The answers to come, one for each request. They are begun in this order, before all that wait."""
         requests = list(dict.fromkeys(requests))
         if requests:
             self.start()
         with self._change:
             self._answers.update((request, Future()) for request in requests if request not in self._answers)
-            held = {request: self._answers[after[request]] for request in requests if self._is_held(request, after)}
             begun = {request for request, future in self._answers.items() if future.running() or future.done()}
-            ahead = [request for request in requests if request not in begun | held.keys()]
+            ahead = [request for request in requests if request not in begun]
             self._waiting = deque(dict.fromkeys([*ahead, *self._waiting]))
             self._change.notify_all()
-            answers = [self._answers[request] for request in requests]
-        for request, first in held.items():
-            first.add_done_callback(partial(self._release, request))
-        return answers
-
-    def _is_held(self, request: Hashable, after: Mapping[Any, Hashable]) -> bool:
-        first = self._answers.get(after.get(request))
-        return first is not None and not first.done()
-
-    def _release(self, request: Hashable, _: Future[Any]) -> None:
-        """Begin what was held, unless it was forgotten since."""
-        with self._change:
-            if request in self._answers:
-                self.begin([request])
+            return [self._answers[request] for request in requests]
 
     def answers(self, requests: Sequence[Asked], seconds: float | None = None) -> dict[Asked, Any]:
         """What became of each request that was answered within `seconds`, None for no limit. What is under way goes on,
@@ -140,8 +124,7 @@ class CompilePool:
             for request, future in zip(requests, futures, strict=True):
                 if future.cancel():
                     del self._answers[request]
-                    if request in self._waiting:
-                        self._waiting.remove(request)
+                    self._waiting.remove(request)
 
     def _serve(self, worker: Worker) -> None:
         while True:

@@ -44,13 +44,8 @@ class Tools(Protocol):
     @property
     def gpus(self) -> Sequence[Gpu]: ...
 
-    def begin(
-        self, requests: Sequence[CompileRequest | Wanted], after: Mapping[Wanted, CompileRequest] = {}
-    ) -> Sequence[Future[Any]]:
-        """Have the compilers begin with what `compile` will ask for, or a launch, in this order, before what waits.
-
-        Those in `after` wait for the request there, which compiles the same: Triton's cache has it then.
-        """
+    def begin(self, requests: Sequence[CompileRequest | Wanted]) -> Sequence[Future[Any]]:
+        """Have the compilers begin with what `compile` will ask for, or a launch, in this order, before what waits."""
 
     def compile(
         self, requests: Sequence[CompileRequest], seconds: float | None

@@ -58,7 +58,7 @@ class Pretended:
     def work(self, *_: object) -> Work:
         return Work(1e12, 1e8, 700.0, 4000.0)
 
-    def begin(self, requests: list[CompileRequest], after: dict | None = None) -> list:
+    def begin(self, requests: list[CompileRequest]) -> list:
         return []
 
     def rehearse(self, *_: object) -> list:

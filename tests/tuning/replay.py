@@ -38,7 +38,7 @@ class Replay:
         self._entries = {entry.config: entry for entry in self.table.entries}
         self._chance = random.Random(self.seed)
 
-    def begin(self, requests, after=None):
+    def begin(self, requests):
         return []
 
     def rehearse(self, workload, config):

@@ -115,7 +115,7 @@ class Compiling(Backward):
     def rehearse(self, workload, config):
         return [(workload.key.kernel, workload.problem, config)]
 
-    def begin(self, requests, after=None):
+    def begin(self, requests):
         futures = [self.needed.setdefault(each, Future()) for each in requests if isinstance(each, tuple)]
         return self.finished(futures) if self.done else futures
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from test_session import DEVICE, HALF, IDENTITY, LONG, SHORT, FakeTools, cache, defaults, session, workload
 
-from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.defaults import default_config
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.presets import LEAST_TRIALS
@@ -45,19 +44,6 @@ def test_compilers_prepare_the_proof_of_what_won_in_another_dtype_or_else_of_the
     narrow = replace(HALF, head_dim=64, v_head_dim=64)
     one.prepare([workload(HALF), workload(narrow)])
     assert rehearsed == [(HALF, winner), (narrow, default_config("sm_90", "float16", 64, 64))]
-
-
-def test_a_proof_waits_for_the_request_that_compiles_the_same(cache, monkeypatch):
-    tools, follows = FakeTools(), {}
-    needs = [Wanted("", f"kernel of {place}", "", "sm_90", 1) for place in range(2)]
-    monkeypatch.setattr(tools, "rehearse", lambda task, config: needs)
-    monkeypatch.setattr(
-        tools, "begin", lambda requests, after={}: follows.update(after) or tools.begun.extend(requests)
-    )
-    session(tools, cache, "default").prepare([workload(LONG)])
-    assert list(follows) == needs and set(needs) < set(tools.begun)
-    assert {(request.problem, request.config) for request in follows.values()} == {(LONG, defaults("bfloat16")[0])}
-    assert set(follows.values()) < set(tools.begun)
 
 
 def test_the_compilers_are_done_with_one_kernel_before_they_begin_another(cache):

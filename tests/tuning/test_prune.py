@@ -91,26 +91,6 @@ def test_of_what_waits_the_longest_is_begun_first():
     assert done == [3, 1, 4, 2]  # The group that is waited for comes before others.
 
 
-def test_what_follows_another_request_is_held_until_that_is_answered():
-    first, second, third = requests(CONFIGS[:3])
-    with CompilePool("fake_compiler:make", "slow", processes=3) as pool:
-        held, awaited = pool.begin([second, first], {second: first})
-        # Of two that are looked at one after the other, the one that may have come too early goes first.
-        while not (began := held.running() or held.done(), awaited.done())[1]:
-            assert not began
-        assert held.result()
-        (alone,) = pool.begin([third], {third: requests(CONFIGS[3:4])[0]})
-        assert alone.result()
-
-
-def test_what_is_held_is_not_begun_when_it_was_forgotten():
-    first, second, third = requests(CONFIGS[:3])
-    with CompilePool("fake_compiler:make", "slow", processes=1) as pool:
-        held, awaited = pool.begin([second, first], {second: first})
-        assert pool.answers([second], seconds=0.0) == {}
-        assert awaited.result() and pool.answers([third]) and held.cancelled()
-
-
 def test_closing_ends_what_is_under_way():
     with CompilePool("fake_compiler:make", "slow", processes=2) as pool:
         pool.begin(requests())

@@ -82,7 +82,7 @@ class FakeTools:
         self.proven.append(config)
         return "error 3.0 of 1.0 allowed" if config in self.wrong or "all" in self.wrong else ""
 
-    def begin(self, requests, after=None):
+    def begin(self, requests):
         self.begun += requests
         return []
 
