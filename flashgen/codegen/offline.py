@@ -30,6 +30,7 @@ from flashgen.codegen.assembler import assembler
 from flashgen.codegen.launchers import make_launcher
 from flashgen.codegen.loading import load_module
 from flashgen.codegen.machine_sums import may_double_words
+from flashgen.codegen.once import once
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
@@ -146,7 +147,7 @@ def compile_wanted(path: Path, wanted: Wanted) -> Resources:
     source = source_of(kernel, found["signature"], constants, attributes)
     # JSON has no tuples.
     launched = {name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()}
-    return _compiled(source, wanted.target, launched, make_launcher)
+    return _compiled(source, wanted.target, launched, for_launch=True)
 
 
 def get_ready(path: Path) -> None:
@@ -178,17 +179,18 @@ def _compile(
     return _compiled(source, target, {**compiled_with(kernel), **launched})
 
 
-def _compiled(
-    source: ASTSource, target: str, launched: Mapping[str, Any], then: Callable[[Any], None] = lambda compiled: None
-) -> Resources:
-    """What came of a compilation; `then` sees what was compiled."""
+def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any], for_launch: bool = False) -> Resources:
+    """What came of a compilation. `for_launch`: its launcher is made too, and what Triton's cache has is not assembled
+    again for the assembler's report."""
     start = time.perf_counter()
     try:
         with _assembler_log() as log:
-            compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
-            if "ptx" in compiled.asm and "registers" not in log.getvalue():
+            with once(source, gpu_target(target), launched):
+                compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
+            if for_launch:
+                make_launcher(compiled)
+            elif "ptx" in compiled.asm and "registers" not in log.getvalue():
                 _assemble(source, gpu_target(target), launched, compiled)
-        then(compiled)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common class

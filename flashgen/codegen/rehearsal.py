@@ -6,9 +6,11 @@ would compile one after the other.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +22,8 @@ from flashgen.runtime import launching
 @dataclass(frozen=True)
 class Wanted:
     """A kernel by its name and module, empty for those of the generated package, what it is to be compiled for, in
-    Triton's own JSON, and the GPU, such as "sm_80". `length` is that of its text, which says how long it may take."""
+    Triton's own JSON, and the GPU, such as "sm_80". `length` is that of the file it stands in, which says how long it
+    may take."""
 
     module: str
     kernel: str
@@ -37,7 +40,8 @@ def rehearsal(module: ModuleType, target: str) -> Iterator[dict[Wanted, None]]:
     def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         name = "" if f"{fn.module}.".startswith(f"{module.__name__}.") else fn.module
         kernel = fn.jit_function
-        wanted[Wanted(name, kernel.__name__, compile["specialization_data"], target, len(kernel.src))] = None
+        length = Path(inspect.getfile(kernel.fn)).stat().st_size
+        wanted[Wanted(name, kernel.__name__, compile["specialization_data"], target, length)] = None
         return True
 
     def ask(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,10 +103,18 @@ class Candidates:
             return _nearest(self._chosen[own], self._first(workload, told), None, fastest)
         fast = [ranking for other in self.siblings(workload) for ranking in self._rankings.get(other, ())]
         if effort.trials is not None and fast:
-            self._chosen[own] = _promising(space, self._early(workload, told), fast, effort.trials // 2)
+            best = [*self._early(workload, told), *(c for ranking in fast for c in ranking[: effort.passed_on])]
+            promising = [config for config in dict.fromkeys(best) if config in space]
+            more = [config for config in self.likely(workload) if config not in promising]
+            self._chosen[own] = [*promising, *more[: max(0, LEAST_TRIALS - len(promising))]]
         else:
             self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
         return self._chosen[own]
+
+    def likely(self, workload: Workload) -> list[Config]:
+        """What will be asked for whatever is fast in other dtypes: the defaults, records, and what is near them."""
+        told = self._told(workload)._replace(winners=[])
+        return _nearest(self._searched(workload, told), self._early(workload, told), LEAST_TRIALS, None)
 
     def _searched(self, workload: Workload, told: _Told) -> list[Config]:
         """The defaults and the space, of a limited search as far as it is of backends that are in use or near."""
@@ -173,17 +180,6 @@ def _kernel(workload: Workload) -> tuple[str, int, int]:
     """What configs are fast for whatever the dtype."""
     kernel, _, head_dim, v_head_dim = group(workload)
     return kernel, head_dim, v_head_dim
-
-
-def _promising(
-    space: Sequence[Config], early: Sequence[Config], rankings: Sequence[Sequence[Config]], count: int
-) -> list[Config]:
-    """Those of `early`, so many of the fastest of each ranking, and more where a search takes more at least."""
-    inside = set(space)
-    best = inside.intersection([*early, *(config for ranking in rankings for config in ranking[:count])])
-    ordered = dict.fromkeys([*early, *chain.from_iterable(rankings)])
-    more = [config for config in ordered if config in inside - best][: max(0, LEAST_TRIALS - len(best))]
-    return [config for config in ordered if config in best.union(more)]
 
 
 def _nearest(

@@ -21,8 +21,8 @@ from flashgen.tuning.workloads import Workload
 class _Asked:
     """What is asked for of one kernel."""
 
-    few: list[CompileRequest | Wanted] = field(default_factory=list)
-    rest: list[CompileRequest] = field(default_factory=list)
+    few: list[CompileRequest] = field(default_factory=list)
+    rest: list[CompileRequest | Wanted] = field(default_factory=list)
     likely: list[CompileRequest] = field(default_factory=list)
 
 
@@ -47,15 +47,15 @@ class Compilation:
             begun = self._likely if waits else self._begun
             if own not in seen | begun:
                 begun.add(own)
-                candidates, of_kernel = self._candidates.of(workload), asked.setdefault(own[0], _Asked())
-                requests = self._requests(workload, candidates)
-                few, rest = requests[:LEAST_TRIALS], requests[LEAST_TRIALS:]
+                of_kernel = asked.setdefault(own[0], _Asked())
                 if waits:
-                    of_kernel.likely.extend(few)
+                    of_kernel.likely.extend(self._requests(workload, self._candidates.likely(workload)))
                 else:
+                    requests = self._requests(workload, self._candidates.of(workload))
                     proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely_winners(workload))
-                    of_kernel.few.extend([*few, *chain.from_iterable(proofs)])
-                    of_kernel.rest.extend(rest)
+                    of_kernel.few.extend(requests[:LEAST_TRIALS])
+                    # Proofs ask for what the requests of their configs have compiled by then.
+                    of_kernel.rest.extend([*requests[LEAST_TRIALS:], *chain.from_iterable(proofs)])
             seen.add(own)
         self._tools.begin([each for one in asked.values() for each in (*one.few, *one.rest, *one.likely)])
 

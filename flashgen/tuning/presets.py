@@ -21,8 +21,9 @@ class Preset:
 
     `candidates` configs, the nearest to the known ones, are compiled offline; `trials` of those that stay are timed
     for about `milliseconds` each; the best `finalists` are timed again in at most `rounds` interleaved rounds. None: no
-    limit. With `hopeless` also what compilation judges not worth a launch is timed, where it can run at all: a table
-    of the whole space, against which the judgement and the search can be checked.
+    limit. Another dtype of the same size tries the best `passed_on` of each search beside its own defaults. With
+    `hopeless` also what compilation judges not worth a launch is timed, where it can run at all: a table of the whole
+    space, against which the judgement and the search can be checked.
     """
 
     seconds: float | None
@@ -31,6 +32,7 @@ class Preset:
     milliseconds: float
     finalists: int
     rounds: int
+    passed_on: int = 0
     hopeless: bool = False
     backward: float = 1.0
     build: tuple[str, ...] = TUNED
@@ -54,10 +56,13 @@ PRESETS = {
         milliseconds=10,
         finalists=2,
         rounds=4,
+        passed_on=1,
         backward=0.75,
         build=("forward", *MODES["decode"], *MODES["paged"]),
     ),
-    "default": Preset(seconds=42, candidates=30, trials=16, milliseconds=20, finalists=4, rounds=6, backward=0.5),
+    "default": Preset(
+        seconds=42, candidates=30, trials=16, milliseconds=20, finalists=4, rounds=6, passed_on=4, backward=0.5
+    ),
     "full": Preset(seconds=None, candidates=None, trials=None, milliseconds=50, finalists=6, rounds=9),
 }
 

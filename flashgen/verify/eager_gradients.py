@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -39,10 +40,27 @@ def gradients_of(
     if loss.d_lse is not None and lse.requires_grad:
         heads.append(lse)
         upstream.append(loss.d_lse.to(lse.dtype))
+    total: torch.Tensor = _Total.apply(upstream, *heads)
     found = torch.autograd.grad(
-        heads, list(leaves.values()), upstream, retain_graph=keep, allow_unused=True, materialize_grads=True
+        total, list(leaves.values()), retain_graph=keep, allow_unused=True, materialize_grads=True
     )
     return dict(zip(leaves, found, strict=True))
+
+
+class _Total(torch.autograd.Function):
+    """A number that has the gradients `upstream` by `heads`, as they lie in memory.
+
+    `torch.autograd.grad` takes such gradients too, but then imports a library for symbols, for a second or two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, upstream: list[torch.Tensor], *heads: torch.Tensor) -> torch.Tensor:
+        ctx.upstream = upstream
+        return heads[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, *ctx.upstream
 
 
 def leaves_of(call: Call, loss: Loss, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:

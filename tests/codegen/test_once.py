@@ -1,0 +1,45 @@
+"""Of processes that compile the same kernel at once the first compiles it."""
+
+import threading
+from types import SimpleNamespace
+
+import triton
+
+from flashgen.codegen.offline import gpu_target
+from flashgen.codegen.once import once
+
+TARGET = gpu_target("sm_90")
+
+
+def source(text: str) -> SimpleNamespace:
+    return SimpleNamespace(hash=lambda: text, parse_options=dict)
+
+
+def test_the_same_kernel_waits_and_another_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
+    entered = []
+
+    def compile_too(text, options):
+        with once(source(text), TARGET, options):
+            entered.append((text, options["num_warps"]))
+
+    with once(source("a"), TARGET, {"num_warps": 4}):
+        asked = [("b", 4), ("a", 8), ("a", 4)]
+        threads = [threading.Thread(target=compile_too, args=(text, {"num_warps": n})) for text, n in asked]
+        for thread in threads:
+            thread.start()
+        for thread in threads[:2]:
+            thread.join(30)
+        assert sorted(entered) == [("a", 8), ("b", 4)] and threads[2].is_alive()
+    threads[2].join(30)
+    assert entered[2:] == [("a", 4)]
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_options_that_are_triton_s_own_make_no_difference(tmp_path, monkeypatch):
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    names = []
+    for options in ({"num_warps": 4}, {"num_warps": 4, "num_ctas": 1}):
+        with once(source("a"), TARGET, options):
+            names += [path.name for path in tmp_path.iterdir()]
+    assert len(names) == 2 and len(set(names)) == 1
