@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from flashgen.runtime.lookup import neighbours
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
-from flashgen.tuning.prune import Compiled
+from flashgen.tuning.prune import Compiled, dropped
 from flashgen.tuning.space import Space, distance, search_space
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
@@ -105,7 +105,8 @@ class Candidates:
         if effort.trials is not None and fast:
             best = [*self._early(workload, told), *(c for ranking in fast for c in ranking[: effort.passed_on])]
             promising = [config for config in dict.fromkeys(best) if config in space]
-            more = [config for config in self.likely(workload) if config not in promising]
+            tried = {*promising, *self._dropped_elsewhere(workload)}
+            more = [config for config in self.likely(workload) if config not in tried]
             self._chosen[own] = [*promising, *more[: max(0, LEAST_TRIALS - len(promising))]]
         else:
             self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
@@ -115,6 +116,11 @@ class Candidates:
         """What will be asked for whatever is fast in other dtypes: the defaults, records, and what is near them."""
         told = self._told(workload)._replace(winners=[])
         return _nearest(self._searched(workload, told), self._early(workload, told), LEAST_TRIALS, None)
+
+    def _dropped_elsewhere(self, workload: Workload) -> Iterator[Config]:
+        """What is not worth a launch in another dtype of this size, as its compilation says."""
+        for other in self.siblings(workload):
+            yield from dropped(self._compiled.get(other, {}), workload.key.capability)
 
     def _searched(self, workload: Workload, told: _Told) -> list[Config]:
         """The defaults and the space, of a limited search as far as it is of backends that are in use or near."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.candidates import Candidates, Group, group
@@ -32,6 +33,7 @@ class Compilation:
     def __init__(self, tools: Tools, candidates: Candidates, proofs: Proofs, forgiving: bool) -> None:
         self._tools, self._candidates, self._proofs, self._forgiving = tools, candidates, proofs, forgiving
         self._begun, self._likely = set[Group](), set[Group]()
+        self._problems: dict[Group, Problem] = {}
 
     def prepare(self, workloads: Sequence[Workload]) -> None:
         """Have the compilers begin with what these workloads will ask for, kernel by kernel as they come, of each a few
@@ -67,12 +69,15 @@ class Compilation:
         known = self._candidates.compiled(workload)
         asked = [config for config in candidates if config not in known]
         compiled = {config: kernel_of(workload.key.kernel, config).compiled(config) for config in asked}
+        if asked:
+            self._tools.prepare(workload.problem)
         answers = self._tools.compile(self._requests(workload, asked), seconds)
         known.update({config: answers[compiled[config]] for config in asked if compiled[config] in answers})
         begun = [config for config in candidates if config in known] or candidates
         return prune(begun, known, self._tools.device.capability, forgiving=self._forgiving)
 
     def _requests(self, workload: Workload, configs: Sequence[Config]) -> list[CompileRequest]:
-        target = self._tools.device.capability
+        """On the problem of the group's first workload: what another one asks for has been compiled then."""
+        target, problem = self._tools.device.capability, self._problems.setdefault(group(workload), workload.problem)
         compiled = dict.fromkeys(kernel_of(workload.key.kernel, config).compiled(config) for config in configs)
-        return [CompileRequest(workload.key.kernel, workload.problem, config, target) for config in compiled]
+        return [CompileRequest(workload.key.kernel, problem, config, target) for config in compiled]

@@ -108,19 +108,18 @@ class Host:
         begun = self._pool.begin(requests)
         if self._idle and requests and isinstance(requests[0], CompileRequest):
             self._idle = False
-            self._prepare(requests[0].problem)
+            self.prepare(requests[0].problem)
         return begun
 
     def compile(
         self, requests: Sequence[CompileRequest], seconds: float | None
     ) -> Mapping[Config, Compiled | RequestFailed]:
-        """What the pool makes of the requests, while the GPUs' processes make the inputs."""
-        if requests:
-            self._prepare(requests[0].problem)
+        """What the pool makes of the requests."""
         found = self._pool.answers(requests, seconds)
         return {request.config: answer for request, answer in found.items()}
 
-    def _prepare(self, problem: Problem) -> None:
+    def prepare(self, problem: Problem) -> None:
+        """Have the GPUs' processes make its inputs."""
         for gpu in self.gpus:
             self._aside.submit(gpu.prepare, problem)
 

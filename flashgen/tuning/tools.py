@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from flashgen.codegen.rehearsal import Wanted
+from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Device
 from flashgen.tuning.clocks import Observation
@@ -46,6 +47,9 @@ class Tools(Protocol):
 
     def begin(self, requests: Sequence[CompileRequest | Wanted]) -> Sequence[Future[Any]]:
         """Have the compilers begin with what `compile` will ask for, or a launch, in this order, before what waits."""
+
+    def prepare(self, problem: Problem) -> None:
+        """Have the GPUs' processes make a problem's inputs, while the compilers work."""
 
     def compile(
         self, requests: Sequence[CompileRequest], seconds: float | None

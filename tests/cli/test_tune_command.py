@@ -64,6 +64,9 @@ class Pretended:
     def rehearse(self, *_: object) -> list:
         return []
 
+    def prepare(self, problem: object) -> None:
+        pass
+
     def compile(self, requests: list[CompileRequest], seconds: float) -> dict:
         return {request.config: Resources() for request in requests}
 

@@ -44,6 +44,9 @@ class Replay:
     def rehearse(self, workload, config):
         return []
 
+    def prepare(self, problem):
+        pass
+
     def compile(self, requests, seconds):
         return {request.config: self._compiled(request.config) for request in requests}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flashgen.codegen.offline import Resources
 from flashgen.problems.problem import Problem
 from flashgen.runtime.defaults import built_in
 from flashgen.runtime.identity import Identity
@@ -59,3 +60,12 @@ def test_another_dtype_tries_the_best_of_one_and_else_what_is_compiled_ahead_for
     best = ranking[:passed_on]
     assert found[0] == ahead[0] and set(best) <= set(found) <= {*best, *ahead}
     assert len(found) == len(set(found)) >= LEAST_TRIALS
+
+
+def test_another_dtype_leaves_out_what_did_not_compile_well_in_one(tmp_path: Path) -> None:
+    candidates = candidates_of("quick", tmp_path)
+    first, second = (workload(64, "forward", dtype) for dtype in ("bfloat16", "float16"))
+    *_, spilling = ahead = candidates.likely(second)
+    candidates.compiled(first)[spilling] = Resources(168, 4000, 1024, False, 1.0)
+    candidates.ranked(first, ahead[:1])
+    assert candidates.of(second) == ahead[:-1]

@@ -46,6 +46,21 @@ def test_compilers_prepare_the_proof_of_what_won_in_another_dtype_or_else_of_the
     assert rehearsed == [(HALF, winner), (narrow, default_config("sm_90", "float16", 64, 64))]
 
 
+def test_another_shape_asks_for_what_was_asked_for_and_not_answered_in_time(cache, monkeypatch):
+    tools, asked, everything = FakeTools(), [], FakeTools.compile
+
+    def compile_a_few(requests, seconds):
+        asked.append(requests)
+        return everything(tools, requests[: None if seconds is None else 1], seconds)
+
+    monkeypatch.setattr(tools, "compile", compile_a_few)
+    one = session(tools, cache, "default")
+    for problem in (LONG, SHORT):
+        one.tune(workload(problem), 100.0)
+    _, most, _, again = asked
+    assert len(most) > len(again) > 0 and set(again) < set(most)
+
+
 def test_the_compilers_are_done_with_one_kernel_before_they_begin_another(cache):
     tools = FakeTools()
     session(tools, cache, "default").prepare(workloads([LONG, SHORT, HALF], IDENTITY, DEVICE, FAMILIES))

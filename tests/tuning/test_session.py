@@ -89,6 +89,9 @@ class FakeTools:
     def rehearse(self, workload, config):
         return []
 
+    def prepare(self, problem):
+        pass
+
     def compile(self, requests, seconds):
         self.compiled += [request.config for request in requests]
         self.waited += [config for config in self.compiled[-len(requests) :] if seconds is None and requests]
