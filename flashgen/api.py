@@ -113,6 +113,8 @@ def construct(
             trial.enter_context(on_trial(variant, Path(out)))
         else:
             generate(variant, Path(out))
+        if crew is not None:
+            crew.compilers.fork()
         progress(f"rendered {path}")
         from flashgen.runtime.gpus import DEFAULT_TARGETS
 

@@ -35,6 +35,7 @@ def verify(
             from flashgen.codegen import on_trial
 
             with on_trial(variant, out):
+                pool.fork()
                 report = prove(variant, path, gpu_name(), level, progress, pool.answers_each)
         for case in report.cases:
             output.line(f"  {case}")

@@ -150,11 +150,12 @@ def compile_wanted(path: Path, wanted: Wanted) -> Resources:
     return _compiled(source, wanted.target, launched, for_launch=True)
 
 
-def get_ready(path: Path) -> None:
-    """Load what each compilation of the module at `path` takes, for the processes that will be forked from this one:
-    the module, and Triton's own digest, for which it reads all of itself."""
-    _loaded(Path(path))
+def get_ready(path: Path | None = None) -> None:
+    """Do once what each compilation takes, for the processes that will be forked from this one: make Triton's own
+    digest, for which it reads all of itself, and load the module at `path`."""
     triton_key()
+    if path is not None:
+        _loaded(Path(path))
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,6 +26,7 @@ def compiler(module_path: str, variant: Variant) -> Compiler:
     """Factory of the pool's workers: compiles the kernels of one module, which need not be there yet."""
     # What measures, and what waits, comes first.
     os.nice(5)
+    get_ready()
     return Compiler(Path(module_path), variant)
 
 

@@ -5,6 +5,7 @@ Imports neither torch nor triton, so that the processes start while the one that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -43,7 +44,7 @@ class CompilePool:
         self._change = threading.Condition()
         self._answers: dict[Hashable, Future[Any]] = {}
         self._waiting: deque[Hashable] = deque()
-        self._closed = False
+        self._forks = self._closed = False
 
     def __enter__(self) -> CompilePool:
         return self
@@ -59,6 +60,12 @@ class CompilePool:
             for thread in self._threads:
                 thread.start()
         return self
+
+    def fork(self) -> None:
+        """What the nursery prepares is there: if it was started, it prepares and forks now, before a first request."""
+        with self._change:
+            self._forks = bool(self._threads)
+            self._change.notify_all()
 
     def close(self) -> None:
         """End the processes; what they were asked for fails."""
@@ -127,6 +134,12 @@ class CompilePool:
                     self._waiting.remove(request)
 
     def _serve(self, worker: Worker) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._waiting or self._forks or self._closed)
+            forks = self._forks and not self._closed
+        if forks:
+            with contextlib.suppress(OSError):  # The first request tells it.
+                worker.start()
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._waiting or self._closed)

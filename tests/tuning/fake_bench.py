@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
@@ -37,7 +38,7 @@ def make(greeting="hello"):
 
 
 class Prepared:
-    """Answers with the process that prepared it; one whose name is "broken" cannot be."""
+    """Answers with the process that prepared it; one whose name is "broken" cannot be, one with a path marks it."""
 
     def __init__(self, name):
         self.name, self.by = name, None
@@ -46,6 +47,8 @@ class Prepared:
         if self.name == "broken":
             raise OSError("nothing to prepare")
         self.by = os.getpid()
+        if os.sep in self.name:
+            Path(self.name).touch()
 
     def __call__(self, request):
         return self.by

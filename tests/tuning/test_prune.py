@@ -91,6 +91,22 @@ def test_of_what_waits_the_longest_is_begun_first():
     assert done == [3, 1, 4, 2]  # The group that is waited for comes before others.
 
 
+def test_where_they_were_started_processes_are_forked_before_a_first_request(tmp_path):
+    mark = tmp_path / "prepared"
+    with CompilePool("fake_bench:Prepared", str(mark), processes=2) as pool:
+        pool.fork()
+        assert not mark.exists()
+        pool.start()
+        time.sleep(0.3)
+        assert not mark.exists()
+        pool.fork()
+        end = time.monotonic() + 60
+        while not mark.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        mark.unlink()
+        assert pool.answers(["who"])["who"] and not mark.exists()
+
+
 def test_closing_ends_what_is_under_way():
     with CompilePool("fake_compiler:make", "slow", processes=2) as pool:
         pool.begin(requests())
