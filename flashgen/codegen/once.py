@@ -22,6 +22,8 @@ def once(source: ASTSource, target: GPUTarget, launched: Mapping[str, Any]) -> I
     path = Path(triton.knobs.cache.dir) / f"{same}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path):
-        yield
-        # Those that wait have it open; one that comes at this moment finds the kernel in the cache all the same.
-        path.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            # Those that wait have it open; one that comes at this moment finds the kernel in the cache all the same.
+            path.unlink(missing_ok=True)

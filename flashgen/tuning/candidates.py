@@ -106,14 +106,14 @@ class Candidates:
             best = [*self._early(workload, told), *(c for ranking in fast for c in ranking[: effort.passed_on])]
             promising = [config for config in dict.fromkeys(best) if config in space]
             tried = {*promising, *self._dropped_elsewhere(workload)}
-            more = [config for config in self.likely(workload) if config not in tried]
+            more = [config for config in self.usual(workload) if config not in tried]
             self._chosen[own] = [*promising, *more[: max(0, LEAST_TRIALS - len(promising))]]
         else:
             self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
         return self._chosen[own]
 
-    def likely(self, workload: Workload) -> list[Config]:
-        """What will be asked for whatever is fast in other dtypes: the defaults, records, and what is near them."""
+    def usual(self, workload: Workload) -> list[Config]:
+        """What is tried whatever is fast in other dtypes: the defaults, records, and what is near them."""
         told = self._told(workload)._replace(winners=[])
         return _nearest(self._searched(workload, told), self._early(workload, told), LEAST_TRIALS, None)
 

@@ -51,7 +51,7 @@ class Compilation:
                 begun.add(own)
                 of_kernel = asked.setdefault(own[0], _Asked())
                 if waits:
-                    of_kernel.likely.extend(self._requests(workload, self._candidates.likely(workload)))
+                    of_kernel.likely.extend(self._requests(workload, self._candidates.usual(workload)))
                 else:
                     requests = self._requests(workload, self._candidates.of(workload))
                     proofs = (self._proofs.needs(workload, each) for each in self._candidates.likely_winners(workload))

@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import pytest
 import triton
 
 from flashgen.codegen.offline import gpu_target
@@ -34,6 +35,13 @@ def test_the_same_kernel_waits_and_another_does_not(tmp_path, monkeypatch):
     threads[2].join(30)
     assert entered[2:] == [("a", 4)]
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_compilation_that_fails_leaves_no_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    with pytest.raises(ZeroDivisionError), once(source("a"), TARGET, {}):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_that_are_triton_s_own_make_no_difference(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def test_another_dtype_tries_the_best_of_one_and_else_what_is_compiled_ahead_for
 ) -> None:
     candidates = candidates_of(preset, tmp_path)
     first, second = (workload(head_dim, kernel, dtype) for dtype in ("bfloat16", "float16"))
-    ahead = candidates.likely(second)
+    ahead = candidates.usual(second)
     assert len(ahead) == LEAST_TRIALS and candidates.of(second)[0] == ahead[0]
     ranking = candidates.of(first)[::-1]
     candidates.ranked(first, ranking)
@@ -65,7 +65,7 @@ def test_another_dtype_tries_the_best_of_one_and_else_what_is_compiled_ahead_for
 def test_another_dtype_leaves_out_what_did_not_compile_well_in_one(tmp_path: Path) -> None:
     candidates = candidates_of("quick", tmp_path)
     first, second = (workload(64, "forward", dtype) for dtype in ("bfloat16", "float16"))
-    *_, spilling = ahead = candidates.likely(second)
+    *_, spilling = ahead = candidates.usual(second)
     candidates.compiled(first)[spilling] = Resources(168, 4000, 1024, False, 1.0)
     candidates.ranked(first, ahead[:1])
     assert candidates.of(second) == ahead[:-1]
