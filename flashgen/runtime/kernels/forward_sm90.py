@@ -205,7 +205,8 @@ FORWARD_SM90_KERNEL = Kernel(
     domain={**CONSUMER_ROWS, "persistent": (None, 0), "all_heads": (None, 1)},
     default=_default,
     space=_space,
-    starts=(Config(192, 128, 4, 2, "hopper", ping_pong=1), Config(192, 64, 4, 4, "hopper", ping_pong=1)),
+    # Three consumers of 128 keys are the default where registers suffice.
+    starts=(_DEFAULTS[0], Config(192, 64, 4, 4, "hopper", ping_pong=1)),
     shared_bytes=_shared_bytes,
     spill_limit=consumer_row_spill_limit,
     constants=_constants,
