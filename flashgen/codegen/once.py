@@ -16,14 +16,17 @@ from triton.compiler import ASTSource, make_backend
 
 @contextlib.contextmanager
 def once(source: ASTSource, target: GPUTarget, launched: Mapping[str, Any]) -> Iterator[None]:
-    """A process that compiles the same as another one waits here, and then finds it in Triton's cache."""
+    """A process that compiles the same as another one waits here, and then finds it in Triton's cache.
+
+    In a cache that cannot be locked, such as one that is not ours to write to, nobody waits.
+    """
     options = make_backend(target).parse_options({**launched, **source.parse_options()})
     same = hashlib.sha256(f"{source.hash()} {target} {options.hash()}".encode()).hexdigest()
     path = Path(triton.knobs.cache.dir) / f"{same}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
-        try:
-            yield
-        finally:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, NotImplementedError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(path))
             # Those that wait have it open; one that comes at this moment finds the kernel in the cache all the same.
-            path.unlink(missing_ok=True)
+            held.callback(path.unlink, missing_ok=True)
+        yield

@@ -14,7 +14,7 @@ from flashgen.runtime.lookup import neighbours
 from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
-from flashgen.tuning.prune import Compiled, dropped
+from flashgen.tuning.prune import Compiled, prune
 from flashgen.tuning.space import Space, distance, search_space
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
@@ -106,7 +106,7 @@ class Candidates:
             best = [*self._early(workload, told), *(c for ranking in fast for c in ranking[: effort.passed_on])]
             promising = [config for config in dict.fromkeys(best) if config in space]
             tried = {*promising, *self._dropped_elsewhere(workload)}
-            more = [config for config in self.usual(workload) if config not in tried]
+            more = [config for config in self._usual(workload, told) if config not in tried]
             self._chosen[own] = [*promising, *more[: max(0, LEAST_TRIALS - len(promising))]]
         else:
             self._chosen[own] = _nearest(space, self._first(workload, told), effort.candidates, fastest)
@@ -114,13 +114,17 @@ class Candidates:
 
     def usual(self, workload: Workload) -> list[Config]:
         """What is tried whatever is fast in other dtypes: the defaults, records, and what is near them."""
-        told = self._told(workload)._replace(winners=[])
+        return self._usual(workload, self._told(workload))
+
+    def _usual(self, workload: Workload, told: _Told) -> list[Config]:
+        told = told._replace(winners=[])
         return _nearest(self._searched(workload, told), self._early(workload, told), LEAST_TRIALS, None)
 
     def _dropped_elsewhere(self, workload: Workload) -> Iterator[Config]:
         """What is not worth a launch in another dtype of this size, as its compilation says."""
         for other in self.siblings(workload):
-            yield from dropped(self._compiled.get(other, {}), workload.key.capability)
+            known = self._compiled.get(other, {})
+            yield from known.keys() - set(prune(known, known, workload.key.capability).kept)
 
     def _searched(self, workload: Workload, told: _Told) -> list[Config]:
         """The defaults and the space, of a limited search as far as it is of backends that are in use or near."""

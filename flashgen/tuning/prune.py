@@ -75,11 +75,6 @@ def prune(
     return Pruned(tuple(kept), verdicts, compiled)
 
 
-def dropped(results: Mapping[Config, Compiled | RequestFailed], capability: str) -> list[Config]:
-    """The configs of which each by itself is not worth a launch."""
-    return [config for config, why in prune(results, results, capability, forgiving=True).verdicts.items() if why]
-
-
 def verdict(compiled: Compiled, capability: str, most_spills: int = SPILL_LIMIT) -> str:
     """Why a config is not worth a launch; empty if it is."""
     if compiled.error is not None:

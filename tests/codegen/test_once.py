@@ -44,6 +44,14 @@ def test_a_compilation_that_fails_leaves_no_lock(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_cache_that_cannot_be_locked_is_no_reason_not_to_compile(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "file"))
+    with once(source("a"), TARGET, {}):
+        entered = True
+    assert entered
+
+
 def test_options_that_are_triton_s_own_make_no_difference(tmp_path, monkeypatch):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     names = []

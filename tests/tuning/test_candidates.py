@@ -66,6 +66,17 @@ def test_another_dtype_leaves_out_what_did_not_compile_well_in_one(tmp_path: Pat
     candidates = candidates_of("quick", tmp_path)
     first, second = (workload(64, "forward", dtype) for dtype in ("bfloat16", "float16"))
     *_, spilling = ahead = candidates.usual(second)
-    candidates.compiled(first)[spilling] = Resources(168, 4000, 1024, False, 1.0)
+    known = candidates.compiled(first)
+    known |= dict.fromkeys(ahead, Resources(168, 0, 1024, False, 1.0))
+    known[spilling] = Resources(168, 4000, 1024, False, 1.0)
     candidates.ranked(first, ahead[:1])
     assert candidates.of(second) == ahead[:-1]
+
+
+def test_where_nothing_compiled_well_in_one_dtype_another_tries_as_much(tmp_path: Path) -> None:
+    candidates = candidates_of("quick", tmp_path)
+    first, second = (workload(64, "forward", dtype) for dtype in ("bfloat16", "float16"))
+    ahead = candidates.usual(second)
+    candidates.compiled(first).update(dict.fromkeys(ahead, Resources(168, 4000, 1024, False, 1.0)))
+    candidates.ranked(first, ahead[:1])
+    assert candidates.of(second) == ahead
