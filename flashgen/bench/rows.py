@@ -60,6 +60,14 @@ def read(path: Path) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
+def first_of_each(rows: Iterable[Row]) -> list[Row]:
+    """Each candidate of a case once, as it was first measured: groups that are timed apart may share some."""
+    first: dict[tuple[Case, str], Row] = {}
+    for row in rows:
+        first.setdefault((row.case, row.candidate), row)
+    return list(first.values())
+
+
 def _parse(line: str) -> Row | None:
     try:
         data = json.loads(line)

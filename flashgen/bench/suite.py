@@ -58,13 +58,18 @@ class Suite:
     modules: dict[str, tuple[Variant, ModuleType]] = field(default_factory=dict)
 
     def measured(self, group: Sequence[Timed]) -> Found | None:
-        """The rows of a group from an earlier run; None unless all are there."""
-        found = self._rows_of(group, self.known)
-        return found if len(found) == len(group) else None
+        """The rows of a group from an earlier run, which stand together; None unless all are there."""
+        keys = [(self._case(each), each.candidate) for each in group]
+        known = [(row.case, row.candidate) for row in self.known]
+        starts = (at for at in range(len(known)) if known[at : at + len(keys)] == keys)
+        last = max(starts, default=None)
+        return None if last is None else dict(zip(group, self.known[last:], strict=False))
 
     def run(self, group: Sequence[Timed]) -> Found:
         """The rows of a group, measured now."""
-        return self._rows_of(group, self.measure(self.once(group), self.rounds))
+        by_case = {(row.case, row.candidate): row for row in self.measure(self.once(group), self.rounds)}
+        keys = {each: (self._case(each), each.candidate) for each in group}
+        return {each: by_case[key] for each, key in keys.items() if key in by_case}
 
     def once(self, group: Sequence[Timed]) -> list[Prepared]:
         """Run each candidate once, by which it is compiled, and compare it with the generated kernel."""
@@ -73,11 +78,6 @@ class Suite:
             names = candidates.setdefault(self._case(each), [FLASHGEN])
             names += [each.candidate] if each.candidate not in names else []
         return [self.prepare(*self._module(case.variant), case, names) for case, names in candidates.items()]
-
-    def _rows_of(self, group: Sequence[Timed], rows: Sequence[Row]) -> Found:
-        by_case = {(row.case, row.candidate): row for row in rows}
-        keys = {each: (self._case(each), each.candidate) for each in group}
-        return {each: by_case[key] for each, key in keys.items() if key in by_case}
 
     def _case(self, timed: Timed) -> Case:
         identity = self._module(timed.variant)[1].IDENTITY
@@ -110,16 +110,20 @@ def compile_ahead(groups: Sequence[str], arguments: Sequence[str], jobs: int) ->
         list(pool.map(one, parts))
 
 
-def table(comparisons: Iterable[Comparison], found: Found) -> list[str]:
-    """The comparisons that were measured, in Markdown."""
+def table(groups: Mapping[str, Iterable[Comparison]], found: Mapping[str, Found]) -> list[str]:
+    """The comparisons of each group that were measured, in Markdown. What several groups time is compared with what
+    was timed in the same rounds."""
     lines: list[tuple[str, ...]] = [HEADER, ("---",) * len(HEADER)]
-    for each in comparisons:
-        if each.ours in found and each.other in found:
-            ours, other = found[each.ours].tflops, found[each.other].tflops
-            speeds = ["" if speed is None else f"{speed:.0f}" for speed in (ours, other)]
-            ratio = f"{ours / other:.2f}" if ours and other else ""
-            lines.append((each.ours.step, str(each.ours), speeds[0], each.beside, speeds[1], ratio))
+    for name, comparisons in groups.items():
+        lines += [_cells(each, found[name]) for each in comparisons if {each.ours, each.other} <= found[name].keys()]
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _cells(each: Comparison, found: Found) -> tuple[str, ...]:
+    ours, other = found[each.ours].tflops, found[each.other].tflops
+    speeds = ["" if speed is None else f"{speed:.0f}" for speed in (ours, other)]
+    ratio = f"{ours / other:.2f}" if ours and other else ""
+    return each.ours.step, str(each.ours), speeds[0], each.beside, speeds[1], ratio
 
 
 @reporting
@@ -175,31 +179,26 @@ def report(
 ) -> int:
     """Measure what is left of these groups and print the table of all; 1 where a candidate has no result."""
     start = time.monotonic()
-    found: dict[Timed, Row] = {}
-    left = []
-    for name, comparisons in groups.items():
-        known = suite.measured(timed_in(comparisons))
-        found |= known or {}
-        left += [] if known else [name]
+    found = {name: suite.measured(timed_in(comparisons)) or {} for name, comparisons in groups.items()}
+    left = [name for name, rows in found.items() if not rows]
     while left and (seconds is None or time.monotonic() - start < seconds):
         name = left.pop(0)
         if jobs > 1:
             compile_ahead([name], ["--out", str(suite.out)], jobs)
             print(f"{name} compiled after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        now = suite.run(timed_in(groups[name]))
-        found |= now
+        found[name] = suite.run(timed_in(groups[name]))
         if rows_file is not None:
-            write(rows_file, now.values())
+            write(rows_file, found[name].values())
         print(f"{name} after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    print("\n".join(table([each for group in groups.values() for each in group], found)))
-    notes = [f"{row.candidate}, {timed}: {row.note}" for timed, row in found.items() if row.note]
+    print("\n".join(table(groups, found)))
+    measured = [(timed, row) for rows in found.values() for timed, row in rows.items()]
     print(
-        *notes,
+        *dict.fromkeys(f"{row.candidate}, {timed}: {row.note}" for timed, row in measured if row.note),
         *(f"{name} was left when the time was up; --resume takes it up" for name in left),
         sep="\n",
         file=sys.stderr,
     )
-    return int(any(row.tflops is None for row in found.values()))
+    return int(any(row.tflops is None for _, row in measured))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import argument_lines
 from flashgen.emit.eager_nodes import literal
+from flashgen.lang.nodes import variables
+from flashgen.lang.variables import KV_LEN, Q_LEN
 from flashgen.spec.keywords import keyword_names
 from flashgen.spec.variant import Variant
 
@@ -16,12 +18,13 @@ class Arguments:
     """The variant's own arguments of a function: `parameters` stand in its head, each with a comma in front.
 
     What generated code calls otherwise comes in `others`, and `renaming` is the statement that takes it from there.
-    `lines` say in the docstring what each is.
+    `lines` say in the docstring what each is; some of them name lengths where it `counts_lengths`.
     """
 
     parameters: str
     renaming: str
     lines: str
+    counts_lengths: bool
 
 
 def own_arguments(variant: Variant, names: Mapping[str, str], function: str) -> Arguments:
@@ -38,4 +41,10 @@ def own_arguments(variant: Variant, names: Mapping[str, str], function: str) -> 
         items = ", ".join(f'"{keywords[name]}": {value or "runtime.REQUIRED"}' for name, value in others.items())
         targets = ", ".join(names[name] for name in others) + ("," if len(others) == 1 else "")
         renaming = f"{targets} = runtime.keywords(others, {{{items}}})"
-    return Arguments(parameters, renaming, "\n".join(argument_lines(variant, keywords)))
+    sizes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
+    return Arguments(
+        parameters,
+        renaming,
+        "\n".join(argument_lines(variant, keywords)),
+        bool(variables(Q_LEN, KV_LEN) & variables(*sizes)),
+    )

@@ -30,8 +30,6 @@ _LENGTHS = (1, 40, 1000, 8192)
 _PLACES, _TRIES = 50, 1000
 # Shares of places that are less than this apart are so by chance.
 _NOISE = 0.1
-# The share of places where the key stands at the query's position.
-_NEAR = 0.25
 _SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
 
 

@@ -1,0 +1,1 @@
+"""Search: which configs are tried, measured in turns, and kept for a GPU model."""

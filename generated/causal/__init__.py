@@ -123,7 +123,7 @@ def attention_varlen(
     Never waits for the GPU: lengths may change from replay to replay of a graph. What lies behind the last sequence
     gets 0, and minus infinity.
 
-    The others are as those of attention. Configs are those of portable kernels.
+    The others are as those of attention.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
     is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.

@@ -146,9 +146,7 @@ def attention_varlen(
     gets 0, and minus infinity.
 
     doc: int32 [total_k].
-    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
-    The others are as those of attention, and plan is what plan_varlen(...) returned. Configs are those of portable
-    kernels.
+    The others are as those of attention, and plan is what plan_varlen(...) returned.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
     is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.

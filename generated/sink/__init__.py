@@ -135,8 +135,7 @@ def attention_varlen(
     gets 0, and minus infinity.
 
     sinks: float32 [heads].
-    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
-    The others are as those of attention. Configs are those of portable kernels.
+    The others are as those of attention.
 
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit; of wrong numbers in cu_seqlens nothing
     is read or written out of bounds, and flashgen.runtime.serving.check_varlen says what they are.
@@ -167,7 +166,6 @@ def attention_paged(
     max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; keys as many as block_table has room for by
     default.
     sinks: float32 [heads].
-    Lengths in these shapes are the longest, max_seqlen_q and max_seqlen_k.
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
     k_scale, v_scale: what an 8-bit cache is multiplied by, float32 [], [kv_heads] or [num_blocks, block_size,
     kv_heads].

@@ -101,6 +101,31 @@ def test_what_is_measured_together_is_printed_and_a_second_run_resumes(
     assert said.out.splitlines() == first.splitlines()[:4] and "two was left when the time was up" in said.err
 
 
+def test_what_two_groups_time_is_compared_with_what_was_timed_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, fake = tmp_path / "rows.jsonl", Fake(tmp_path)
+    one, two = ([Comparison(CAUSAL, replace(CAUSAL, candidate=name))] for name in ("torch cuDNN", "FlexAttention"))
+    speeds = iter([50.0, 200.0])
+    measured = fake.measure
+
+    def measure(cases: Sequence[Prepared], rounds: int) -> list[Row]:
+        speed = next(speeds)
+        return [
+            replace(row, tflops=2 * speed if row.candidate == FLASHGEN else speed) for row in measured(cases, rounds)
+        ]
+
+    fake.measure = measure
+    assert report(fake, {"one": one, "two": two}, rows, None, 1) == 0
+    expected = [
+        "| forward | causal, D64, S8192 | 100 | torch cuDNN | 50 | 2.00 |",
+        "| forward | causal, D64, S8192 | 400 | FlexAttention | 200 | 2.00 |",
+    ]
+    assert capsys.readouterr().out.splitlines()[2:] == expected
+    assert report(Fake(tmp_path, read(rows)), {"one": one, "two": two}, rows, None, 1) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == expected
+
+
 def test_what_is_wrong_has_no_ratio_and_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(Fake(tmp_path, wrong="torch cuDNN"), {"one": CHOSEN["one"]}, None, None, 1) == 1
     said = capsys.readouterr()
@@ -111,7 +136,7 @@ def test_what_is_wrong_has_no_ratio_and_fails_the_command(tmp_path: Path, capsys
 
 
 def test_a_comparison_that_was_not_measured_has_no_row() -> None:
-    assert len(table([each for group in GROUPS.values() for each in group], {})) == 2
+    assert len(table(GROUPS, {name: {} for name in GROUPS})) == 2
     assert {each.step for group in GROUPS.values() for each in timed_in(group)} >= {FORWARD, BACKWARD}
     assert all(each.ours.candidate in OURS for group in GROUPS.values() for each in group)
 

@@ -411,10 +411,11 @@ def test_records_are_explained_for_one_form_of_call(run: Run) -> None:
     asked = ("--gpu", "NVIDIA H200", "--capability", "sm_90", "--json")
     documents = run("cache", "explain", "band", "--mode", "paged", *asked).documents
     assert {document["key"]["kernel"] for document in documents} == {"decode_paged"}
+    # Of float32, which has portable kernels alone.
     packed = run("cache", "explain", "band", "--mode", "varlen", "--kernel", "backward", *asked).documents
     assert {document["key"]["kernel"] for document in packed} == {"backward_q", "backward_kv"}
     assert {document["key"]["bucket"]["tokens"] for document in packed} == {65536}
-    assert all("backend" not in document["choice"]["config"] for document in packed)  # those of portable kernels
+    assert all("backend" not in document["choice"]["config"] for document in packed)
 
 
 def test_calls_of_a_form_that_the_spec_names_no_shape_of_have_usual_ones(run: Run) -> None:

@@ -11,7 +11,6 @@ from packages import change, files_of
 
 from flashgen.codegen import generate
 from flashgen.errors import EnvironmentProblem, UsageError
-from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.runtime.registry import checked
 from flashgen.spec import load
@@ -143,7 +142,6 @@ def job(tmp_path: Path, repository: Path) -> Job:
     return Job(spec, generate(load(spec), tmp_path), "portable")
 
 
-SMALLER = Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WITH_TOOL = 'echo "tool $2"; shift 2; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
 
