@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -52,6 +53,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def is_transformed() -> bool:
     """Whether a transform of torch.func is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def asks_for_rules() -> bool:
+    """Whether the innermost transform of torch.func has to know derivatives, or how to map."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() != TransformType.Functionalize
 
 
 def refuse_tangents(name: str, arguments: Iterable[object]) -> None:

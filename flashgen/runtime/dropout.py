@@ -7,13 +7,12 @@ draws a new one on each replay, checkpointing draws the same one again. What ker
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import shown
+from flashgen.runtime.arguments import refuse_all_but_tensors, shown
 from flashgen.runtime.declared import Input, Param
 
 DROPOUT_SEED = Input("dropout_seed", torch.int64, (), lambda: (), optional=True)
@@ -54,27 +53,54 @@ def kept_mask(
     q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int | None,
     max_seqlen_k: int | None, dropout_p: Any, dropout_seed: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """dropout_mask() of a variant: bool [batch, heads, q_len, kv_len], the lengths the longest of packed sequences."""
-    if cu_seqlens_q is None:
-        batch, heads, q_len = q.shape[:3]
-        kv_len = k.shape[2]
-    elif max_seqlen_q is None or max_seqlen_k is None:
-        raise TypeError("max_seqlen_q or max_seqlen_k is None; expected those of attention_varlen beside cu_seqlens_q")
-    else:
-        batch, heads, q_len, kv_len = cu_seqlens_q.shape[0] - 1, q.shape[1], max_seqlen_q, max_seqlen_k
+    """dropout_mask() of a variant: bool [batch, heads, q_len, kv_len], the lengths the longest of packed sequences.
+
+    Raises TypeError or ValueError for what attention() or attention_varlen() would not take either.
+    """
+    batch, heads, q_len, kv_len = _scores_of(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     seed, p = dropout_of(q.device, dropout_p, dropout_seed)
     if seed is None:
         return torch.ones((batch, heads, q_len, kv_len), dtype=torch.bool, device=q.device)
     draws = _draws(seed, batch, heads, -(-q_len // 16), -(-kv_len // 16))
-    # float32 has p, as it does in the kernels.
-    dropped = math.floor(torch.tensor(p, dtype=torch.float32).item() * 32768)
-    kept = draws < 32768 - dropped if dropped > 16384 else draws >= dropped
+    # float32 has p, as it does in the kernels, and no statement asks for its value: torch.compile may not know it.
+    dropped = (torch.full((), p, dtype=torch.float32, device=q.device) * 32768).long()
+    kept = torch.where(dropped > 16384, draws < 32768 - dropped, draws >= dropped)
     return kept[:, :, :q_len, :kv_len]
+
+
+def _scores_of(
+    q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """The shape of the scores of a call."""
+    refuse_all_but_tensors(q=q, k=k)
+    packed = cu_seqlens_q is not None
+    shape = "[total, heads, head_dim] beside cu_seqlens_q" if packed else "[batch, heads, length, head_dim]"
+    for name, tensor in (("q", q), ("k", k)):
+        if tensor.ndim != 4 - packed:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {4 - packed} dimensions, {shape}")
+    if cu_seqlens_q is None:
+        if max_seqlen_q is not None or max_seqlen_k is not None:
+            raise TypeError("max_seqlen_q or max_seqlen_k was given without cu_seqlens_q; expected all three or none")
+        return q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    refuse_all_but_tensors(cu_seqlens_q=cu_seqlens_q)
+    if max_seqlen_q is None or max_seqlen_k is None:
+        raise TypeError("max_seqlen_q or max_seqlen_k is None; expected those of attention_varlen beside cu_seqlens_q")
+    if cu_seqlens_q.ndim != 1 or not cu_seqlens_q.shape[0]:
+        raise ValueError(f"cu_seqlens_q has shape {tuple(cu_seqlens_q.shape)}; expected [batch + 1]")
+    return cu_seqlens_q.shape[0] - 1, q.shape[1], max_seqlen_q, max_seqlen_k
 
 
 def without_dropped(weights: torch.Tensor, kept: torch.Tensor | None, dropout_p: float) -> torch.Tensor:
     """Weights after the softmax as dropout leaves them: those that are kept, by 1 / (1 - dropout_p)."""
-    return weights if kept is None else torch.where(kept, weights / (1 - dropout_p), 0)
+    if kept is None:
+        return weights
+    refuse_all_but_tensors(dropout_mask=kept)
+    if kept.dtype != torch.bool or kept.shape != weights.shape:
+        raise ValueError(
+            f"dropout_mask is {kept.dtype} of shape {tuple(kept.shape)}; expected torch.bool, {tuple(weights.shape)}"
+        )
+    return torch.where(kept, weights / (1 - dropout_p), 0)
 
 
 def _draws(seed: torch.Tensor, batch: int, heads: int, q_units: int, k_units: int) -> torch.Tensor:

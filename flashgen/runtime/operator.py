@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from flashgen.runtime.dispatch import (
+    asks_for_rules,
     is_calm,
     is_direct,
     is_recording,
-    is_transformed,
     records,
     refuse_tangents,
     without_tangents,
@@ -64,7 +64,7 @@ class Operator:
         """A call of which it is not known that the dispatcher passes it on, or that is like no other."""
         if not is_direct(arguments):
             refuse_tangents(self.overload.name(), arguments)
-            if self.transformed is not None and is_transformed():
+            if self.transformed is not None and asks_for_rules():
                 return self.transformed.apply(*arguments)
             return self.dispatched(*arguments)
         if self.recorded is not None and records(arguments):
@@ -144,7 +144,7 @@ def _transformed(
         raise without_tangents(overload.name())
 
     def run(*arguments: Any) -> Any:
-        return made.apply(*arguments) if is_transformed() else overload(*arguments)
+        return made.apply(*arguments) if asks_for_rules() else overload(*arguments)
 
     methods = {
         "forward": staticmethod(lambda *arguments: overload(*arguments)),

@@ -34,8 +34,8 @@ AxesOf = Callable[[Sequence[Any]], BatchAxes | None]
 
 
 def input_axis(declared: Input) -> int | None:
-    """Which axis of an input is the batch."""
-    return declared.dims.index("batch") if "batch" in declared.dims else None
+    """Which axis of an input is the batch, of one element too where it may be."""
+    return next((axis for axis, dim in enumerate(declared.dims) if dim in ("batch", "batch|1")), None)
 
 
 def own_axes(variant: Variant) -> tuple[int | None, ...]:

@@ -243,6 +243,53 @@ def test_what_does_not_fit_is_named(causal: ModuleType, how: dict[str, Any], err
         causal.dropout_mask(q, k, **how)
 
 
+Q, K, ENDS = torch.zeros(2, 2, 20, 16), torch.zeros(2, 2, 24, 16), torch.tensor([0, 4, 20])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "message"),
+    [
+        ((Q[0], K), {}, r"q has shape \(2, 20, 16\); expected 4 dimensions, \[batch, heads, length, head_dim\]"),
+        ((Q, K[0]), {}, r"k has shape \(2, 24, 16\); expected 4 dimensions"),
+        ((Q, 3), {}, "k is int; expected a torch.Tensor"),
+        ((Q, K), {"max_seqlen_q": 16}, "given without cu_seqlens_q; expected all three or none"),
+        ((Q, K), {"cu_seqlens_q": ENDS}, r"q has shape .*; expected 3 dimensions, .* beside cu_seqlens_q"),
+        ((Q[0], K[0]), {"cu_seqlens_q": ENDS}, "max_seqlen_q or max_seqlen_k is None"),
+        ((Q[0], K[0]), {"cu_seqlens_q": [0, 20]}, "cu_seqlens_q is list; expected a torch.Tensor"),
+        (
+            (Q[0], K[0]),
+            {"cu_seqlens_q": ENDS[None], "max_seqlen_q": 16, "max_seqlen_k": 16},
+            r"cu_seqlens_q has shape \(1, 3\); expected \[batch \+ 1\]",
+        ),
+    ],
+)
+def test_a_mask_is_of_a_call_that_could_be(
+    causal: ModuleType, arguments: tuple[Any, ...], keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        causal.dropout_mask(*arguments, **keywords)
+
+
+def test_the_reference_takes_a_mask_of_its_scores(causal: ModuleType) -> None:
+    q, k, v = qkv()
+    mask = causal.dropout_mask(q, k)
+    for wrong in (3, mask.float(), mask[..., :-1]):
+        with pytest.raises((TypeError, ValueError), match=r"dropout_mask is .*; expected (a )?torch\."):
+            causal.reference(q, k, v, dropout_mask=wrong)
+
+
+def test_torch_compile_needs_not_know_the_probability(causal: ModuleType) -> None:
+    q, k, _ = qkv()
+    seed = torch.tensor(3, device=DEVICE)
+
+    def mask(q: torch.Tensor, p: float) -> Any:
+        return causal.dropout_mask(q, k, dropout_seed=seed, dropout_p=p)
+
+    compiled = torch.compile(mask, fullgraph=True, dynamic=True, backend="eager")
+    for p in (1e-9, 0.1, 0.49999, 0.5, 0.50004, 0.9, 1 - 1e-12):
+        assert torch.equal(compiled(q, p), mask(q, p))
+
+
 def test_nearly_all_may_be_dropped(full: ModuleType) -> None:
     q, k, v = qkv()
     assert full.attention(q, k, v, dropout_p=1 - 1e-12, **HOW).isfinite().all()

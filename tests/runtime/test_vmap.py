@@ -110,6 +110,19 @@ def test_inputs_of_each_batch_element_are_mapped_with_it(gallery_module: Modules
     same(found, looped(layer, dims, *tensors, doc))
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_so_are_inputs_that_may_have_one_element_for_all(gallery_module: Modules, mapped: bool, batch: int) -> None:
+    module, tensors = gallery_module("block_sparse"), qkv(COUNT, BATCH)
+    mask = torch.rand(*[COUNT] * mapped, batch, HEADS, 1, 1, device=DEVICE) > 0.4
+    layer = lambda q, k, v, mask: attend(module, block_mask=mask)(q, k, v)  # noqa: E731
+    dims = (0, 0, 0, 0 if mapped else None)
+    with launches() as counts:
+        found = torch.func.vmap(layer, in_dims=dims)(*tensors, mask)
+    assert counts["_forward"] == 1
+    same(found, looped(layer, dims, *tensors, mask))
+
+
 def test_inputs_without_a_batch_are_mapped_one_after_another(gallery_module: Modules) -> None:
     module, tensors = gallery_module("alibi"), qkv(COUNT, BATCH)
     layer = lambda q, k, v, slopes: attend(module, slopes=slopes)(q, k, v)  # noqa: E731
@@ -169,3 +182,10 @@ def test_gradients_of_what_all_elements_share_are_not_summed_up(gallery_module: 
     loss = lambda q, k, v, sinks: attend(module, sinks=sinks)(q, k, v).cos().sum()  # noqa: E731
     each, dims = torch.func.grad(loss, (0, 3)), (0, 0, 0, None)
     same(torch.func.vmap(each, in_dims=dims)(*tensors, sinks), looped(each, dims, *tensors, sinks))
+
+
+def test_functionalize_is_passed_through(gallery_module: Modules) -> None:
+    layer, tensors = attend(gallery_module("causal")), qkv(BATCH)
+    same(torch.func.functionalize(layer)(*tensors), layer(*tensors))
+    mapped = torch.func.functionalize(torch.func.vmap(layer))(*(tensor[None] for tensor in tensors))
+    same(mapped, layer(*tensors)[None])
