@@ -20,7 +20,7 @@ from flashgen.lang.vocabulary import MEANINGS
 
 # The normal numbers of float32.
 LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-_SCORE, _ONE_NUMBER, _INTEGER = 1e4, 1e3, 2.0**31
+_SCORE, _ONE_NUMBER, _INTEGER, _WIDE_INTEGER = 1e4, 1e3, 2.0**31, 2.0**63
 
 
 class _Kind(IntEnum):
@@ -72,6 +72,24 @@ def is_finite(expr: Expr) -> bool:
     """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be."""
     operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
     return operations and magnitude(expr) <= LARGEST_FLOAT32
+
+
+def is_surely_finite(root: Expr) -> bool:
+    """The same for whatever numbers a caller gives: a slope may be infinite, and a mask then compares NaN."""
+    known: dict[Expr, float] = {}
+    for node in walk(root):
+        known[node] = _sure_bound(node, [known[child] for child in node.children])
+    return known[root] <= LARGEST_FLOAT32
+
+
+def _sure_bound(node: Expr, bounds: list[float]) -> float:
+    if node.type is not Type.FLOAT:
+        return _WIDE_INTEGER
+    if isinstance(node, Const):
+        return abs(float(node.value)) if math.isfinite(node.value) else math.inf
+    if not isinstance(node, Op) or node.name not in _TAME or math.inf in bounds:
+        return math.inf
+    return math.prod(bounds) if node.name == "mul" else _RULES.get(node.name, _unbounded)(*bounds)
 
 
 def _kind(node: Expr, parts: list[_Size]) -> _Kind:

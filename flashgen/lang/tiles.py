@@ -16,7 +16,7 @@ from functools import reduce
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.magnitudes import is_finite
+from flashgen.lang.magnitudes import is_surely_finite
 from flashgen.lang.nodes import (
     COMPARISONS,
     FALSE,
@@ -168,7 +168,7 @@ class _Tiles:
             return _for_tile(expr, op("eq", expr, expr))
         found = self.of(expr)
         # What overflows may make NaN of finite numbers.
-        ends = (end for end in (found.low, found.high) if end is not None and not is_finite(end))
+        ends = (end for end in (found.low, found.high) if end is not None and not is_surely_finite(end))
         return _all([self._is_finite(expr), *(op("eq", end, end) for end in ends)])
 
     def _is_finite(self, expr: Expr) -> Expr:
@@ -218,7 +218,7 @@ def _over_tile(name: str, expr: Expr) -> Expr:
 
 def _for_tile(expr: Expr, test: Expr) -> Expr:
     """Whether a test of a float holds all over the tile, nothing to ask of one that is finite by its text."""
-    return TRUE if is_finite(expr) else _over_tile("tile_min", test)
+    return TRUE if is_surely_finite(expr) else _over_tile("tile_min", test)
 
 
 def _all(tests: Iterable[Expr]) -> Expr:

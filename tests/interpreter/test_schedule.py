@@ -167,6 +167,40 @@ def test_floats_that_have_no_place_in_an_order(mask: str, odd: float, tmp_path: 
     check(load_module(generate(variant, tmp_path)), call, visible(variant, problem, call), 16, 16)
 
 
+SLOPES = {
+    "one": "abs(k - 3) * c[h] <= q",
+    "two that cancel": "k * c[h] - k * c[h] <= q",
+    "of a call": "k * rate <= q",
+    "of queries": "(q - 40) * c[h] < k",
+}
+
+
+@pytest.mark.parametrize("mask", SLOPES.values(), ids=SLOPES)
+@pytest.mark.parametrize("slope", [float("nan"), float("inf"), -float("inf"), 0.5])
+def test_positions_times_a_slope_that_may_be_anything(mask: str, slope: float, tmp_path: Path) -> None:
+    """What is not finite for one position alone, as inf * 0, leaves doubt of the whole tile."""
+    inputs = {"c": {"shape": ["heads"], "dtype": "float32"}} if "c[h]" in mask else {}
+    params = {} if inputs else {"rate": {"value": 1.0, "runtime": True}}
+    variant = load({"name": "sloped", "mask": mask, "inputs": inputs, "params": params})
+    problem = Problem(1, 1, 1, 48, 64, 16, 16, "float32")
+    call = make_inputs(variant, problem)
+    for tensor in call.inputs.values():
+        tensor.fill_(slope)
+    call.params.update(dict.fromkeys(params, slope))
+    check(load_module(generate(variant, tmp_path)), call, visible(variant, problem, call), 16, 16)
+
+
+def test_products_of_finite_numbers_that_are_not(tmp_path: Path) -> None:
+    """In float32 4 * 1e38 is infinite, and infinity less itself hides a pair."""
+    inputs = {name: {"shape": ["heads"], "dtype": "float32"} for name in ("c", "d")}
+    variant = load({"name": "sloped", "mask": "k * c[h] - k * d[h] <= q", "inputs": inputs})
+    call = make_inputs(variant, Problem(1, 1, 1, 64, 64, 16, 16, "float32"))
+    for tensor in call.inputs.values():
+        tensor.fill_(1e38)
+    seen = (torch.arange(64) < 4).expand(1, 1, 64, 64)
+    assert check(load_module(generate(variant, tmp_path)), call, seen, 16, 16).unique().tolist() == [NONE, MIXED]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("planned")
