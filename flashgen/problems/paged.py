@@ -14,8 +14,13 @@ from flashgen.problems.calls import Own, draw_own
 from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem
 from flashgen.problems.sizes import input_sizes
+from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
+
+# How the scales of a cache of 8 bits are given: not at all, one number, one a head, one a token and head.
+SCALES = ("none", "one", "head", "token")
+QUANTISED = tuple(dtype for dtype, about in CACHE_DTYPES.items() if about.quantised)
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,14 @@ import pytest
 import torch
 from gallery import NAMES, VARIANTS
 
-from flashgen.problems.paged import dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
 from flashgen.problems.problem import Problem
-from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.runtime.serving import merge_states, store_kv
 from flashgen.verify import Case, paged_cases_for, run_case
 from flashgen.verify.paged import judge_batch
 
 RAGGED = (0, 1, 15, 16, 17, 100, 1000, 5000)
 SEVERAL = (1, 1, 3, 0, 2, 5, 90, 1)
-# How the scales of a cache of 8 bits are given: not at all, one number, one a head, one a token and head.
-SCALES = ("none", "one", "head", "token")
-QUANTISED = tuple(dtype for dtype, about in CACHE_DTYPES.items() if about.quantised)
 DECODE = [
     Problem(2, 8, 2, 1, 5000, 128, 128, "bfloat16"),
     Problem(1, 16, 2, 7, 3000, 64, 64, "float16"),
