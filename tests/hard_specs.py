@@ -236,6 +236,11 @@ UNDEFINED: dict[str, dict[str, Any]] = {
         "causal": True,
         "score": "score - abs(q - k) ** power[h]",
     },
+    "a learned quotient in a branch": {
+        "inputs": {"r": _tensor("heads", grad=True)},
+        "causal": True,
+        "score": "score - (r[h] / (q - k) if k < q else 0.0)",
+    },
     # Rows that do not exist, in the last tile, have products of 0.
     "a learned power of a score": {
         "inputs": {"power": _tensor("heads", grad=True) | {"range": [0.2, 0.9]}},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import facts_of
 from flashgen.emit.eager_signs import POSITIVE_SIZES
 from flashgen.emit.torch import emit
+from flashgen.lang.branches import with_tame_branches
 from flashgen.lang.nodes import TRUE, Expr, Gather, Index, Type, inputs, variables
 from flashgen.lang.vocabulary import VARYING
 from flashgen.spec.variant import Input, Variant
@@ -37,14 +38,15 @@ def reference_view(variant: Variant) -> Reference:
         counts = isinstance(index, Index) and index.length is size
         return not counts and not variables(size) <= POSITIVE_SIZES
 
-    roots: list[Expr] = [variant.score] + ([] if variant.mask is TRUE else [variant.mask])
+    score = with_tame_branches(variant.score, {t.name for t in variant.inputs if t.grad})
+    roots: list[Expr] = [score] + ([] if variant.mask is TRUE else [variant.mask])
     taken = {*dims, *SIZES, *(p.name for p in variant.runtime_params), *variant.dim_names}
     emission = emit(roots, variant.lets, guard, taken, wraps=ranges.may_wrap, may_lack=may_lack)
-    score, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
+    result, *masks = (_as_tensor(text, root) for text, root in zip(emission.results, roots, strict=True))
     return Reference(
         _setup(variant, {*variables(*roots), *emission.reads}),
         emission.lines,
-        score,
+        result,
         masks[0] if masks else "None",
     )
 

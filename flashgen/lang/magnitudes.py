@@ -58,10 +58,11 @@ def is_beyond(limit: float, node: Expr) -> bool:
 
 def is_tame(expr: Expr) -> bool:
     """Whether it is a finite number for whatever numbers it is made of, but for overflow."""
-    return all(not isinstance(node, Op) or node.type is not Type.FLOAT or _keeps_finite(node) for node in walk(expr))
+    return all(not isinstance(node, Op) or node.type is not Type.FLOAT or keeps_finite(node) for node in walk(expr))
 
 
-def _keeps_finite(node: Op) -> bool:
+def keeps_finite(node: Op) -> bool:
+    """Whether an operation makes finite numbers of finite ones, but for overflow."""
     if node.name == "truediv":
         divisor = node.args[1]
         return isinstance(divisor, Const) and divisor.value != 0
