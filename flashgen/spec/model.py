@@ -98,6 +98,14 @@ class ParamForm(_Form):
     value: Scalar = Field(description="The value, or the default value of a runtime param.")
     runtime: Flag = Field(False, description="Whether the param is an argument of attention().")
 
+    @model_validator(mode="after")
+    def _fits(self) -> ParamForm:
+        """Kernels take ints of 32 bits as arguments; what is baked may have 64."""
+        least, greatest = LIMITS["int32"]
+        if self.runtime and type(self.value) is int and not least <= self.value <= greatest:
+            raise refuse("an integer of 32 bits, as a runtime param has, or a baked one", "value")
+        return self
+
 
 class InputForm(_Form):
     """A tensor that the caller passes."""

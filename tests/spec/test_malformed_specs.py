@@ -106,6 +106,14 @@ FORM = {
         "name: a\nparams: {W: 9223372036854775808}\n",
         ":2:13: 9223372036854775808; expected a number that is not NaN, as an integer one of 64 bits",
     ),
+    "runtime param beyond 32 bits": (
+        "name: a\nparams: {W: {value: 2147483648, runtime: true}}\nmask: q - k < W\n",
+        ":2:21: 2147483648; expected an integer of 32 bits, as a runtime param has, or a baked one",
+    ),
+    "runtime param below 32 bits": (
+        "name: a\nparams: {W: {runtime: true, value: -2147483649}}\nmask: q - k < W\n",
+        ":2:36: -2147483649; expected an integer of 32 bits, as a runtime param has, or a baked one",
+    ),
     "param that is no number": (
         "name: a\nparams: {W: .nan}\n",
         ":2:13: nan; expected a number that is not NaN, as an integer one of 64 bits",
