@@ -237,6 +237,8 @@ class _Checker:
             sides = [self._as_it_stands(side, node, what, Type.BOOL) for side, node in pairs]
             return simplify(op(symbol, *sides))
         if symbol in _BITWISE or symbol in _SHIFTS:
+            if symbol == "^" and Type.FLOAT in (left.type, right.type):
+                raise ExpressionError(syntax.at, "'^' of a float", "'**' for a power; '^' is exclusive or")
             bits = [self._as_it_stands(side, node, what, Type.BOOL, Type.INT) for side, node in pairs]
             if symbol in _BITWISE:
                 return self._result(syntax, _BITWISE[symbol], *common(bits))

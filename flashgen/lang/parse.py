@@ -122,7 +122,8 @@ class _Parser:
             inner = self.conditional()
             self._close(")", token)
             return replace(inner, bracketed=True)
-        raise self.unexpected("a number, a name or '('")
+        magnitude = "; a magnitude is 'abs(...)'" if token.text == "|" else ""
+        raise self.unexpected(f"a number, a name or '('{magnitude}")
 
     def _named(self, name: Token) -> Syntax:
         opening = self.token

@@ -28,6 +28,20 @@ _TOKEN = re.compile(
 )
 # What people write out of habit from other languages, and what this one has for it.
 _HABITS = {
+    "&&": "'&' between tests in parentheses",
+    "||": "'|' between tests in parentheses",
+    "=>": "'>='",
+    "=<": "'<='",
+    ">==": "'>='",
+    "<==": "'<='",
+    "<>": "'!='",
+    "=!": "'!='",
+    "~=": "'!='",
+    "/=": "'!=' to compare, '/' to divide; nothing is assigned",
+    "!==": "'!='",
+    "===": "'=='",
+    ">>>": "'>>'",
+    ":=": "a name under 'let'; nothing is assigned",
     "=": "'==' to compare",
     "!": "'not' or '~' to negate, '!=' to compare",
     ":": "one integer index per dimension; there are no slices",
@@ -38,19 +52,33 @@ _HABITS = {
     "≤": "'<='",
     "≥": "'>='",
     "≠": "'!='",
-    "×": "'*'",
-    "·": "'*'",
-    "÷": "'/'",
-    "−": "'-'",
-    "–": "'-'",
+    "⩽": "'<='",
+    "⩾": "'>='",
+    "≡": "'=='",
+    **dict.fromkeys("×·⋅∗", "'*'"),
+    **dict.fromkeys("÷∕⁄", "'/'"),
+    **dict.fromkeys("−–—", "'-'"),
     "∧": "'&'",
     "∨": "'|'",
+    "⊕": "'^'",
+    "⊻": "'^'",
     "¬": "'not' or '~'",
     "²": "'** 2'",
+    "³": "'** 3'",
     "√": "'sqrt(...)'",
-    "'": "a number or a name; there are no strings",
-    '"': "a number or a name; there are no strings",
+    "∞": "'inf'",
+    "π": "'3.141592653589793'",
+    "∑": "'sum(i, n, term)'",
+    "∃": "'any(i, n, test)'",
+    "∀": "'all(i, n, test)'",
+    **dict.fromkeys("⌊⌋", "'floor(...)'"),
+    **dict.fromkeys("⌈⌉", "'ceil(...)'"),
+    **dict.fromkeys("'\"‘’“”", "a number or a name; there are no strings"),
 }
+# Those that begin with a sign that is one of ours too; of several that begin alike the longest counts.
+_LONG_HABIT = re.compile("|".join(re.escape(sign) for sign in sorted(_HABITS, key=len)[::-1] if len(sign) > 1))
+# An operator that assigns what it computes, such as += and and=.
+_ASSIGNED = re.compile(r"(\*\*|//|<<|>>|[-+*%&|^]|and\b|or\b)=(?!=)")
 
 
 @dataclass(frozen=True)
@@ -92,11 +120,11 @@ def _scan(text: str, where: Where) -> Iterator[Token]:
     before: Token | None = None
     while position < len(text):
         here = where(position)
+        if habit := _habit(text, position, here):
+            raise habit
         match = _TOKEN.match(text, position)
         if match is None:
             raise _attribute(text, position, before) or _stray(text[position], here)
-        if doubled := next((sign for sign in ("&&", "||") if text.startswith(sign, position)), ""):
-            raise ExpressionError(here, f"unexpected '{doubled}'", f"'{doubled[0]}' between tests in parentheses")
         if match.lastgroup != "space":
             before = _token(match.lastgroup or "", match.group(), here)
             yield before
@@ -111,6 +139,14 @@ def _attribute(text: str, position: int, owner: Token | None) -> ExpressionError
         return None
     path = [owner.text, *re.findall(r"\w+", found.group())]
     return ExpressionError(owner.at, f"'{'.'.join(path)}'", expected_attribute(path))
+
+
+def _habit(text: str, position: int, at: Location) -> ExpressionError | None:
+    """The error for a longer sign of other languages at `position`, before what it begins with is taken for ours."""
+    if match := _ASSIGNED.match(text, position):
+        return ExpressionError(at, f"unexpected '{match.group()}'", f"'{match.group(1)}'; nothing is assigned")
+    match = _LONG_HABIT.match(text, position)
+    return match and ExpressionError(at, f"unexpected '{match.group()}'", _HABITS[match.group()])
 
 
 def _stray(character: str, at: Location) -> ExpressionError:
