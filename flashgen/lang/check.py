@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.fold import fold, nothing, simplify
@@ -34,10 +34,14 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may name: scalars, each with the node that it stands for, and input tensors."""
+    """What an expression may name: scalars, each with the node that it stands for, and input tensors.
+
+    `refused` has scalars that its reader refuses afterwards: no message proposes them.
+    """
 
     names: Mapping[str, Expr]
     tensors: Mapping[str, TensorType] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
 
 
 def expression(text: str, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:
@@ -127,7 +131,7 @@ class _Checker:
             )
         if name in FUNCTIONS:
             raise ExpressionError(syntax.at, f"the function '{name}' without arguments", f"'{name}(...)'")
-        known = sorted([*self._scope.names, *self._scope.tensors])
+        known = sorted({*self._scope.names, *self._scope.tensors} - self._scope.refused)
         raise ExpressionError(syntax.at, f"the unknown name '{name}'", expected_name(name, known, sorted(FUNCTIONS)))
 
     def _index(self, syntax: Index) -> Expr:
@@ -193,7 +197,7 @@ class _Checker:
 
     def _with_index(self, name: str, value: Expr, count: int = 1) -> _Checker:
         """What checks terms of a reduction, `count` of them, at a value of its index."""
-        return _Checker(Scope({**self._scope.names, name: value}, self._scope.tensors), self._terms * count)
+        return _Checker(replace(self._scope, names={**self._scope.names, name: value}), self._terms * count)
 
     def _terms_of(self, syntax: Call, terms: list[Expr]) -> list[Expr]:
         """The terms in the one type that they have."""

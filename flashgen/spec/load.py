@@ -114,8 +114,10 @@ class _Reading:
     def mask(self) -> Expr:
         mask: Expr = TRUE
         seen = {mask}
+        scope = self._scope()
+        scope = replace(scope, refused=frozenset(n for n, node in scope.names.items() if "score" in variables(node)))
         for piece in self.masks:
-            node = self._expression(piece, self._scope(), Type.BOOL)
+            node = self._expression(piece, scope, Type.BOOL)
             if "score" in variables(node):
                 expected = "positions, sizes, params, inputs and lets: what is visible is decided before the scores"
                 raise ExpressionError(self._document.at(piece.path), "a mask that reads 'score'", expected)

@@ -270,6 +270,26 @@ NAMES = {
 }
 
 EXPRESSIONS = {
+    "unknown name in a mask": (
+        "name: a\nlet: {s: score * 2, d: q - k}\nmask: k <= q + foo\n",
+        ":3:16: the unknown name 'foo'; expected 'b', 'batch', 'd', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', "
+        "'kv_len', 'q' or 'q_len'",
+    ),
+    "unknown name in a reduction of a mask": (
+        "name: a\nmask: any(i, 2, k <= q + foo)\n",
+        ":2:26: the unknown name 'foo'; expected 'b', 'batch', 'h', 'head_dim', 'heads', 'i', 'k', 'kv_h', 'kv_heads', "
+        "'kv_len', 'q' or 'q_len'",
+    ),
+    "another word for the score in a mask": (
+        "name: a\nmask: scores > 0\n",
+        ":2:7: the unknown name 'scores'; expected 'b', 'batch', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', "
+        "'kv_len', 'q' or 'q_len'",
+    ),
+    "unknown name in a score": (
+        "name: a\nscore: score + foo\n",
+        ":2:16: the unknown name 'foo'; expected 'b', 'batch', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', "
+        "'kv_len', 'q', 'q_len' or 'score'",
+    ),
     "unknown name": ("name: a\nmask: k <= qq\n", ":2:12: the unknown name 'qq'; expected 'q'"),
     "in quotes": ("name: a\nmask: '  k <= qq'\n", ":2:15: the unknown name 'qq'; expected 'q'"),
     "in a block": ("name: a\nmask: |\n   (k <= q)\n    & (kk < 3)\n", ":4:8: the unknown name 'kk'; expected 'k'"),
