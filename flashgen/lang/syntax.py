@@ -93,6 +93,12 @@ def pieces(syntax: Syntax) -> Iterator[Syntax]:
         stack.extend(reversed(parts(piece)))
 
 
+def names(syntax: Syntax) -> set[str]:
+    """The names in an expression, of scalars and of inputs with an index."""
+    found = pieces(syntax)
+    return {piece.id if isinstance(piece, Name) else piece.input for piece in found if isinstance(piece, Name | Index)}
+
+
 def leftmost(syntax: Syntax, *symbols: str) -> tuple[Syntax, list[Operation]]:
     """The operand that binary operations start from, and these, the innermost first: a long sum is no deep recursion.
 

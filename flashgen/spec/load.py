@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flashgen.errors import ExpressionError, SpecError, UnreadError
+from flashgen.errors import ExpressionError, Location, SpecError, UnreadError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
 from flashgen.lang.fold import fold
@@ -16,7 +16,7 @@ from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, indices, inputs
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
 from flashgen.lang.softcaps import with_softcaps
-from flashgen.lang.syntax import Name, pieces
+from flashgen.lang.syntax import Name, names, pieces
 from flashgen.lang.variables import BATCH, SCORE, B
 from flashgen.spec import sugar
 from flashgen.spec.declare import Declarations
@@ -71,7 +71,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         approximate=spec.approximate,
         dropout=spec.dropout,
     )
-    _refuse_unused(document, variant)
+    _refuse_unused(variant, reading)
     _refuse_many_sizes(document, variant)
     return variant
 
@@ -161,6 +161,30 @@ class _Reading:
                 expected += f"; {beyond(str(path[1]), int(node.value))}"
             raise SpecError(self._document.at(path), f"{what} of {node.value}", expected)
 
+    def idle(self, name: str, what: str, uses: str) -> UnreadError:
+        """The error for an argument of which nothing is left, that `uses` would have something of."""
+        path: KeyPath = (f"{what}s", name)
+        unread = "which nothing reads" if what == "param" else "which neither score nor mask reads"
+        expected = f"an expression with {uses}, or no such {what}"
+        if name in self._named():
+            unread = "which changes nothing: the expressions with it come to the same without it"
+            expected = f"an expression that depends on {uses}, or no such {what}"
+        elif any(name in names(piece.syntax) for piece in self.let_pieces.values()):
+            unread = "which only lets read that neither score nor mask does"
+        found = f"the {'runtime ' if what == 'param' else ''}{what} {name!r}, {unread}"
+        return UnreadError(self._document.key(path), found, expected, name)
+
+    def _named(self) -> set[str]:
+        """What is named in score, mask and shapes as they are written, and in the lets that these name."""
+        shapes = [parse_expression(dim.text, Location("")) for tensor in self._declared.inputs for dim in tensor.dims]
+        unseen = [*shapes, *(piece.syntax for piece in (*self.scores, *self.masks))]
+        found: set[str] = set()
+        while unseen:
+            new = names(unseen.pop()) - found
+            unseen += [self.let_pieces[name].syntax for name in new if name in self.let_pieces]
+            found |= new
+        return found
+
     def _refuse_later(self, name: str, piece: sugar.Piece) -> None:
         for part in pieces(piece.syntax):
             if isinstance(part, Name) and part.id in self._spec.let and part.id not in self._lets:
@@ -182,22 +206,17 @@ def _with_reads(inputs: Sequence[Input], *roots: Expr) -> tuple[Input, ...]:
     return tuple(replace(tensor, across=reads_across(tensor)) for tensor in inputs)
 
 
-def _refuse_unused(document: Document, variant: Variant) -> None:
+def _refuse_unused(variant: Variant, reading: _Reading) -> None:
     """An argument of attention() that changes nothing is a mistake in the spec."""
     sizes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
     read = inputs(variant.score, variant.mask)
     for tensor in variant.inputs:
         if tensor.name not in read and not (variant.sink and tensor.name == "sinks"):
-            path: KeyPath = ("inputs", tensor.name)
-            found = f"the input {tensor.name!r}, which neither score nor mask reads"
-            read_as = f"{tensor.name}[...]" if tensor.dims else tensor.name
-            raise UnreadError(document.key(path), found, f"an expression with {read_as}, or no such input", tensor.name)
+            raise reading.idle(tensor.name, "input", f"{tensor.name}[...]" if tensor.dims else tensor.name)
     named = variables(variant.score, variant.mask, *sizes)
     for param in variant.runtime_params:
         if param.name not in named:
-            found = f"the runtime param {param.name!r}, which nothing reads"
-            expected = "an expression with it, or no such param"
-            raise UnreadError(document.key(("params", param.name)), found, expected, param.name)
+            raise reading.idle(param.name, "param", "it")
 
 
 def _refuse_learned_by_turn(document: Document, score: Expr, learned: list[str]) -> None:

@@ -263,6 +263,37 @@ NAMES = {
         ":2:10: the input 'doc', which neither score nor mask reads; "
         "expected an expression with doc[...], or no such input",
     ),
+    "input that folding removes": (
+        "name: a\ninputs: {a: {shape: [heads], dtype: int32}}\nmask: (k <= q) & (a[h] == a[h])\n",
+        ":2:10: the input 'a', which changes nothing: the expressions with it come to the same without it; "
+        "expected an expression that depends on a[...], or no such input",
+    ),
+    "input of a let that nothing reads": (
+        f"name: a\n{INPUT}let: {{same: 'doc[b, k] == 0'}}\n",
+        ":2:10: the input 'doc', which only lets read that neither score nor mask does; "
+        "expected an expression with doc[...], or no such input",
+    ),
+    "runtime param that folding removes": (
+        "name: a\nparams: {R: {value: 2, runtime: true}}\nmask: (k <= q) | (R - R > k)\n",
+        ":2:10: the runtime param 'R', which changes nothing: the expressions with it come to the same without it; "
+        "expected an expression that depends on it, or no such param",
+    ),
+    "runtime param that folding removes from a let": (
+        "name: a\nparams: {R: {value: 2, runtime: true}}\nlet: {z: R - R, y: z + 1}\nmask: k <= q + y\n",
+        ":2:10: the runtime param 'R', which changes nothing: the expressions with it come to the same without it; "
+        "expected an expression that depends on it, or no such param",
+    ),
+    "runtime param that folding removes from a shape": (
+        "name: a\nparams: {R: {value: 2, runtime: true}}\n"
+        "inputs: {t: {shape: [R - R + 4], dtype: float32}}\nscore: score + t[0]\n",
+        ":2:10: the runtime param 'R', which changes nothing: the expressions with it come to the same without it; "
+        "expected an expression that depends on it, or no such param",
+    ),
+    "runtime param of a let that nothing reads": (
+        "name: a\nparams: {R: {value: 2, runtime: true}}\nlet: {z: q + R}\n",
+        ":2:10: the runtime param 'R', which only lets read that neither score nor mask does; "
+        "expected an expression with it, or no such param",
+    ),
     "unread runtime param": (
         "name: a\nparams: {w: {value: 3, runtime: true}}\n",
         ":2:10: the runtime param 'w', which nothing reads; expected an expression with it, or no such param",
