@@ -71,6 +71,7 @@ SPECS: dict[str, Spec] = {
     "bits beyond 32": {"mask": "((k | 4294967296) & 6442450944) == 4294967296"},
     "bounds beyond 32 bits": {"mask": "(k < 2147483648) & (k > -2147483649 + q)"},
     "constants at the end of 64 bits": {"mask": "k - 9223372036854775807 < q"},
+    "the least integer": {"mask": "min(k, -9223372036854775808) + k <= q + -9223372036854775808"},
     "a sum that wraps": {"mask": "k + 9223372036854775807 < q"},
     "a product that wraps": {"mask": "k < kv_len ** 40", "score": "score + 0.01 * (kv_len ** 40 % 7)"},
     "a difference that wraps": {"mask": "(q - 3) * 4611686018427387904 <= k"},

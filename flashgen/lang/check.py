@@ -12,6 +12,7 @@ from flashgen.lang.nodes import Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
+from flashgen.lang.tokens import LEAST_WITHOUT_SIGN, too_large
 from flashgen.lang.vocabulary import FUNCTIONS, REDUCTIONS, expected_function, expected_name, listed, near
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
@@ -82,6 +83,8 @@ class _Checker:
     def check(self, syntax: Syntax) -> Expr:
         match syntax:
             case Literal(value=value):
+                if value == LEAST_WITHOUT_SIGN and isinstance(value, int):
+                    raise too_large(str(value), syntax.at)
                 return const(value)
             case Name():
                 return self._name(syntax)
@@ -231,6 +234,8 @@ class _Checker:
             return simplify(op("not", self._typed(operand, "the operand of 'not'", Type.BOOL)))
         if symbol == "~":
             return simplify(op("not", self._typed(operand, "the operand of '~'", Type.BOOL, Type.INT)))
+        if symbol == "-" and isinstance(operand, Literal) and isinstance(operand.value, int):
+            return const(-operand.value)
         node = promote(self.check(operand), Type.INT)
         return self._result(syntax, "neg", node) if symbol == "-" else node
 

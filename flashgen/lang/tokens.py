@@ -16,6 +16,8 @@ from flashgen.lang.vocabulary import KEYWORDS, expected_attribute
 Where: TypeAlias = Callable[[int], Location]
 
 INT_MAX = 2**63 - 1
+# The only number beyond 64 bits that its minus, which is an operator before it, brings back.
+LEAST_WITHOUT_SIGN = 2**63
 MAX_TOKENS = 4_000
 _WORD_OPERATORS = frozenset({"and", "or", "not", "if", "else"})
 _LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False, "inf": math.inf}
@@ -174,11 +176,15 @@ def _number(text: str, at: Location) -> int | float:
         value: int | float = _integer_or_float(text)
     except ValueError as error:
         raise ExpressionError(at, f"the malformed number '{text}'", "a number such as 64, 0x40, 0.5 or 1e-3") from error
-    if isinstance(value, int) and value > INT_MAX:
-        raise ExpressionError(at, f"the integer {text}, beyond 64 bits", f"at most {INT_MAX}")
+    if isinstance(value, int) and value > LEAST_WITHOUT_SIGN:
+        raise too_large(text, at)
     if not math.isfinite(value):
         raise ExpressionError(at, f"the number {text}, beyond double precision", "a finite number")
     return value
+
+
+def too_large(text: str, at: Location) -> ExpressionError:
+    return ExpressionError(at, f"the integer {text}, beyond 64 bits", f"at most {INT_MAX}")
 
 
 def _integer_or_float(text: str) -> int | float:

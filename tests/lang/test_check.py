@@ -62,6 +62,10 @@ def test_types(text: str, kind: Type) -> None:
         ("2 ** 3 ** 2", const(512)),
         ("-7 // 2", const(-4)),
         ("7 / 2", const(3.5)),
+        ("-9223372036854775808", const(-(2**63))),
+        ("q - -0x8000000000000000", op("sub", Q, const(-(2**63)))),
+        ("-9223372036854775808.0", const(-(2.0**63))),
+        ("-True", const(-1)),
     ],
 )
 def test_graphs(text: str, expected: Expr) -> None:
@@ -103,6 +107,11 @@ ERRORS = [
     ("2k", None, "3:8: the malformed number '2k'; expected a number such as 64, 0x40, 0.5 or 1e-3"),
     ("1e999", None, "3:8: the number 1e999, beyond double precision; expected a finite number"),
     ("9223372036854775808", None, "3:8: the integer 9223372036854775808, beyond 64 bits; expected at most 92233"),
+    ("k - 9223372036854775808", None, "3:12: the integer 9223372036854775808, beyond 64 bits; expected at most 92233"),
+    ("-9223372036854775808 ** 2", None, "3:9: the integer 9223372036854775808, beyond 64 bits; expected at most 92"),
+    ("+9223372036854775808", None, "3:9: the integer 9223372036854775808, beyond 64 bits; expected at most 92233"),
+    ("-9223372036854775809", None, "3:9: the integer 9223372036854775809, beyond 64 bits; expected at most 92233"),
+    ("--9223372036854775808", None, "3:8: a constant beyond 64 bits, by '-'; expected a smaller integer"),
     ("lambda", None, "3:8: the Python keyword 'lambda'; expected a name, a number, or one of and, or, not, if, else"),
     ("q is k", None, "3:10: the Python keyword 'is'; expected '=='"),
     ("q if flag", None, "3:17: unexpected end of the expression; expected 'else': a conditional is 'a if test else b'"),

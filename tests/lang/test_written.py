@@ -41,6 +41,7 @@ def test_round_trip(kind: Type, data: st.DataObject) -> None:
         "64 + 0.5",
         "where(k <= q, score, -inf)",
         "True",
+        "-9223372036854775808 < k",
     ],
 )
 def test_what_has_no_needless_parentheses_stays(text: str) -> None:
