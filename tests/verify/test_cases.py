@@ -72,6 +72,13 @@ def test_runtime_params_vary_and_stay_within_the_keys() -> None:
     assert len(inside) >= len(cases) - 3
 
 
+@pytest.mark.parametrize("value", [2**31 - 1, -(2**31)])
+def test_runtime_params_are_drawn_of_32_bits(value: int) -> None:
+    spec = {"name": "edge", "params": {"W": {"value": value, "runtime": True}}, "mask": "q - k < W"}
+    drawn = {given for case in full_level(spec) for _, given in case.params}
+    assert len(drawn) > 1 and all(-(2**31) <= given < 2**31 for given in drawn)
+
+
 def test_sugar_gets_its_own_cases() -> None:
     alibi = {case.name for case in full_level({"name": "biased", "bias": "alibi"})}
     assert "default inputs" in alibi
