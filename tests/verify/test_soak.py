@@ -187,6 +187,12 @@ def test_a_draw_of_which_nothing_can_be_said_is_void() -> None:
     assert trial.attempt(hidden, "cpu", lenient=True).finding.kind == "passed"
 
 
+@pytest.mark.parametrize("mask", ["k <= q", "(k <= q) | (R - R > k)"])
+def test_a_draw_with_an_argument_of_which_nothing_is_left_is_void(mask: str) -> None:
+    idle = CAUSAL.with_spec(params={"R": {"value": 2, "runtime": True}}, mask=mask)
+    assert trial.attempt(idle, "cpu").finding.kind == "void"
+
+
 def test_infinity_times_what_float32_does_not_hold_is_void() -> None:
     """In float64 such a row sees nothing, in float32 it is NaN: also that of eager PyTorch."""
     score = "(score + where((q + k) % 3 == 0, 0.0, low)) * sigmoid(5.0 * (k - q))"

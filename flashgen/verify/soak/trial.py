@@ -17,7 +17,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 import flashgen
 from flashgen.codegen import scheduled_kernels
-from flashgen.errors import SpecError
+from flashgen.errors import SpecError, UnreadError
 from flashgen.problems.calls import Call
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
@@ -79,9 +79,10 @@ def _judged(case: Case, device: str, lenient: bool) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         try:
             module = flashgen.build(dict(case.spec), out=folder, verify=False, compile=False, tune=False)
+        except UnreadError as error:
+            return Finding("void", str(error))
         except SpecError as error:
-            unused = "which neither score nor mask reads" in str(error) or "which nothing reads" in str(error)
-            return Finding("void" if unused else "refused", str(error))
+            return Finding("refused", str(error))
         except Exception as error:  # noqa: BLE001 - whatever a build raises is what was found
             return Finding("refused", _reason(error))
         module = module if device == "cpu" else with_guards(module, case.values)
