@@ -62,7 +62,9 @@ def flex_attention(
     batch, heads, q_len, _ = query.shape
     kv_len = key.shape[2]
     mask_mod = None if block_mask is None else _mask_mod(block_mask, q_len, kv_len)
-    kernels, values = kernels_for(score_mod, mask_mod, q_len > kv_len)
+    # torch.compile, which may not know the lengths, decides by an `if` alone.
+    many_queries = True if q_len > kv_len else False  # noqa: SIM210
+    kernels, values = kernels_for(score_mod, mask_mod, many_queries)
     query = kernels.beside(query, values)
     arguments = kernels.arguments(values, (batch, heads, q_len, kv_len), query.device)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)

@@ -59,9 +59,9 @@ def compiled(mod: Any, blocks: Any = None) -> tuple[Callable[..., torch.Tensor],
     return torch.compile(lambda *qkv: flex_attention(*qkv, mod, blocks) * 2, backend=backend, fullgraph=True), graphs
 
 
-def inputs() -> list[torch.Tensor]:
+def inputs(length: int = 17) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(mods.BATCH, mods.HEADS, 17, 16, generator=generator).to(DEVICE) for _ in range(3)]
+    return [torch.randn(mods.BATCH, mods.HEADS, length, 16, generator=generator).to(DEVICE) for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -73,6 +73,15 @@ def test_it_is_one_operator(name: str) -> None:
     (graph,) = graphs
     called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert sum(isinstance(target, torch._ops.OpOverload) for target in called) == 1
+
+
+def test_other_lengths_are_served_by_one_graph() -> None:
+    attention, graphs = compiled(by_globals)
+    for length in (17, 24, 30, 12):
+        qkv = inputs(length)
+        assert torch.equal(attention(*qkv), flex_attention(*qkv, by_globals) * 2)
+    # The first is for its length alone.
+    assert len(graphs) == 2
 
 
 def test_what_is_made_of_captured_tensors_is_made_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
