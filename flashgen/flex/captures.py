@@ -10,20 +10,33 @@ import functools
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from flashgen.errors import ModError
 from flashgen.flex.classes import attributes_of, is_sealed, own_classes
-from flashgen.flex.parts import called, function_of, identity, is_library, parts, read_names
+from flashgen.flex.parts import (
+    Part,
+    begin_of,
+    called,
+    function_of,
+    globals_of,
+    identity,
+    is_code_of_library,
+    is_library,
+    parts,
+)
+from flashgen.flex.vocabulary import Vocabulary
 
 # Values that a trace takes as they are.
 _PLAIN = frozenset({bool, str, bytes, complex, type(None), type(...), torch.dtype, torch.device, slice, range})
 # What holds variables, which may be assigned to.
 _VARIABLES = frozenset({types.CellType, dict})
 _NEVER_CHANGE = (tuple, frozenset, types.FunctionType, types.MethodType, functools.partial)
+# What a key has at most, lest a call takes long to find out what it is.
+_MOST = 100_000
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -37,7 +50,7 @@ class Captured:
     now, and whether the key has it; `lasting` says that nothing else can change.
     """
 
-    names: Collection[str]
+    names: Vocabulary
     key: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
@@ -45,10 +58,16 @@ class Captured:
     met: dict[Any, int] = field(default_factory=dict)
     variables: list[tuple[Any, str | None, Any, bool]] = field(default_factory=list)
     lasting: bool = True
+    # The names of the parts that are being read.
+    within: list[str] = field(default_factory=list)
 
 
-class _DefaultsOf:
-    """The defaults of a function, which does not live on for it."""
+class _TooLarge(Exception):
+    """There is more to a mod than a key may have."""
+
+
+class _AttributesOf:
+    """The code and the defaults of a function, which does not live on for it."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self._function = weakref.ref(function)
@@ -58,23 +77,34 @@ class _DefaultsOf:
 
 
 # By the codes of mods, the codes that these led to, and the names in them.
-_vocabularies: dict[tuple[int, ...], tuple[frozenset[int], dict[str, None]]] = {}
+_vocabularies: dict[tuple[int, ...], tuple[frozenset[int], Vocabulary]] = {}
 
 
 def capture(*mods: Any) -> Captured:
     """What these mods capture; one that is None captures nothing."""
     roots = tuple(map(_code_of, mods))
-    codes, names = _vocabularies.get(roots, (frozenset(), {}))
+    codes, names = _vocabularies.get(roots, (frozenset(), Vocabulary()))
     while True:
-        found = Captured(names)
+        # Threads that read mods of one code do not write to one.
+        found = Captured(names.with_codes(()))
         for mod in mods:
-            _read(called(mod), None, found, as_is=False)
-        if found.codes.keys() <= codes:
+            _read_mod(mod, found)
+        if found.codes.keys() <= codes and not found.names.has_grown:
             return found
         # An attribute may be read by what is called, and may itself be called.
-        codes = codes | found.codes.keys()
-        names = dict.fromkeys([*names, *(name for each in found.codes.values() for name in read_names(each))])
+        codes, names = codes | found.codes.keys(), found.names.with_codes(found.codes.values())
         _vocabularies[roots] = codes, names
+
+
+def _read_mod(mod: Any, found: Captured) -> None:
+    try:
+        _read(called(mod), None, found, as_is=False)
+    except (_TooLarge, RecursionError):
+        way = ".".join(filter(None, found.within[:3]))
+        many = f"more than {_MOST} values, or one too deep within others, by way of {way}"
+        raise ModError(
+            begin_of(mod), f"it captures {many}; expected what it reads alone, many numbers as a tensor"
+        ) from None
 
 
 def _code_of(mod: Any) -> int:
@@ -117,23 +147,52 @@ def _read_number(value: int | float, kind: type, slot: Any, found: Captured, as_
 def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
     key = found.key
     if kind is types.FunctionType:
-        found.codes[id(value.__code__)] = value.__code__
+        if not is_code_of_library(value):
+            found.codes[id(value.__code__)] = value.__code__
         found.kept.append(value.__code__)
         key.append(id(value.__code__))
-        for name in ("__defaults__", "__kwdefaults__"):
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
             if (given := getattr(value, name)) is not None:
-                found.variables.append((_DefaultsOf(value), name, given, True))
+                found.variables.append((_AttributesOf(value), name, given, True))
+        scope = value.__globals__
+        # One that comes to be there is read in the place of what Python has of this name.
+        found.variables += [(scope, name, None, True) for name in globals_of(value) if name not in scope]
     else:
         key += _said_of(value, kind, found)
+    if kind is types.MethodType:
+        _meet_by(value.__func__, value.__self__, found)
     for part in parts(value, found.names):
+        _meet(part, value, found)
         in_key = as_is or part.as_is
         if type(part.holder) in _VARIABLES:
             found.variables.append((part.holder, part.key, part.value, in_key))
         elif part.holder is not None and not isinstance(value, _NEVER_CHANGE):
             found.lasting = False
         key.append(part.name)
+        if len(key) > _MOST:
+            raise _TooLarge
+        found.within.append(part.name)
         _read(part.value, part.slot, found, in_key)
+        found.within.pop()
     key.append("end")
+
+
+def _meet(part: Part, owner: Any, found: Captured) -> None:
+    """Tell the vocabulary who reads what is in a part."""
+    how, _ = part.step
+    if how != "self":
+        found.names.meet(part.value)
+    # Code of a class runs on the object that has it.
+    is_of_class = how in ("property", "special") or (part.holder is None and part.as_is)
+    if is_of_class and not isinstance(owner, type):
+        _meet_by(part.value, owner, found)
+
+
+def _meet_by(code: Any, owner: Any, found: Captured) -> None:
+    if isinstance(code, types.FunctionType):
+        found.names.meet_as_self(owner, code.__code__)
+    else:
+        found.names.meet(owner)
 
 
 def _said_of(value: Any, kind: type, found: Captured) -> tuple[Any, ...]:

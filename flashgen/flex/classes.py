@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
+import sysconfig
 import types
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-# Their functions, classes and constants do not change; what these read is not looked for.
+# Of their modules nothing is captured.
 _LIBRARIES = frozenset({
     "torch", "math", "numpy", "operator", "functools", "itertools", "builtins", "typing", "enum", "abc", "types",
-    "collections", "dataclasses",
+    "collections", "dataclasses", "flashgen",
 })  # fmt: skip
+
+_STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")} - {None})
 
 # Classes of C whose instances hold nothing but attributes and what is looked at where they are met.
 _OPEN = frozenset({
@@ -41,9 +45,23 @@ class ClassPart(NamedTuple):
     is_shadowed: bool
 
 
-def is_of_library(module: str) -> bool:
+def captures_nothing(module: str) -> bool:
     """Whether this is the name of a module of which nothing is captured."""
     return module.partition(".")[0] in _LIBRARIES
+
+
+def is_of_library(module: str) -> bool:
+    """Whether this is the name of a module whose functions and classes do not change: what these read is not looked
+    for, while variables of Python's own modules, as `os.environ`, are.
+    """
+    return captures_nothing(module) or _is_standard(module.partition(".")[0])
+
+
+@functools.cache
+def _is_standard(name: str) -> bool:
+    """Whether a module is of Python's own library, and no file of a user's that has its name."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name in sys.stdlib_module_names and (file is None or file.startswith(_STANDARD))
 
 
 def own_classes(kind: type) -> tuple[type, ...]:

@@ -16,10 +16,11 @@ from flashgen.flex.deriving import Deriving
 from flashgen.flex.files import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.names import free_name
-from flashgen.flex.parts import Way, function_of
+from flashgen.flex.parts import Way, begin_of
 from flashgen.flex.rebuilt import Rebuilding
 from flashgen.flex.trace import Traced, trace
 from flashgen.flex.values import AXIS, Input, NotTraced, Number, dimension
+from flashgen.flex.vocabulary import Vocabulary
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written
 
@@ -78,7 +79,7 @@ class Mods:
         return self.deriving.tape.derivation([self.deriving.origins[name] for name in derived], self.places)
 
 
-def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Collection[str], numbers_stay: bool) -> Mods:
+def trace_mods(score_mod: Mod | None, mask_mod: Mod | None, names: Vocabulary, numbers_stay: bool) -> Mods:
     """Trace both. `names` are those that the code behind them reads. `numbers_stay`: numbers are what they are, and the
     trace holds for these; otherwise tensors stand in for them.
 
@@ -128,10 +129,7 @@ def place_of(mod: Any, error: BaseException | None = None) -> Location:
     for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else []):
         if not is_foreign(frame.filename) and frame.lineno is not None:
             return Location(frame.filename, frame.lineno)
-    function = function_of(mod)
-    if function is None:
-        return Location(repr(mod))
-    return Location(function.__code__.co_filename, function.__code__.co_firstlineno)
+    return begin_of(mod)
 
 
 class _Standing:

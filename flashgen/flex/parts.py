@@ -12,13 +12,24 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.flex.classes import ClassPart, attributes_of, is_of_library, members, own_classes, specials
+from flashgen.errors import Location
+from flashgen.flex.classes import (
+    ClassPart,
+    attributes_of,
+    captures_nothing,
+    is_of_library,
+    members,
+    own_classes,
+    specials,
+)
+from flashgen.flex.codes import global_names
+from flashgen.flex.vocabulary import Vocabulary
 
 # How one gets from a value to one inside it, and the name or place there.
 Step = tuple[str, Any]
@@ -62,6 +73,14 @@ def function_of(mod: Any) -> types.FunctionType | None:
     return mod if isinstance(mod, types.FunctionType) else None
 
 
+def begin_of(mod: Any) -> Location:
+    """Where a mod begins."""
+    function = function_of(mod)
+    if function is None:
+        return Location(repr(mod))
+    return Location(function.__code__.co_filename, function.__code__.co_firstlineno)
+
+
 def name_of(mod: Any) -> str:
     """What a mod is called: a function's name, or that of an object's class."""
     while isinstance(mod, functools.partial):
@@ -72,7 +91,7 @@ def name_of(mod: Any) -> str:
 
 def is_library(value: Any) -> bool:
     """Whether it is a module of which nothing is captured."""
-    return isinstance(value, types.ModuleType) and is_of_library(value.__name__)
+    return isinstance(value, types.ModuleType) and captures_nothing(value.__name__)
 
 
 def identity(value: Any) -> Any:
@@ -82,7 +101,7 @@ def identity(value: Any) -> Any:
     return id(value)
 
 
-def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
+def parts(value: Any, names: Vocabulary) -> Iterator[Part]:
     """What a trace may read of a captured value; of an object, those attributes that have one of the `names`."""
     if isinstance(value, types.FunctionType):
         yield from parts_of_function(value)
@@ -99,9 +118,9 @@ def parts(value: Any, names: Collection[str]) -> Iterator[Part]:
         as_is = not isinstance(value, tuple | list)
         yield from (Part(f"_{place}", each, ("item", place), value, place, as_is) for place, each in enumerate(value))
     elif isinstance(value, dict):
-        yield from (Part(f"_{name}", each, ("item", name), value, name) for name, each in value.items())
+        yield from (Part(f"_{name}", each, ("item", name), value, name) for name, each in list(value.items()))
     elif isinstance(value, type):
-        yield from (_of_class(each) for each in members(value, names))
+        yield from (_of_class(each) for each in members(value, names.names))
     elif isinstance(value, weakref.ref | ContextVar | threading.local):
         yield Part("", _found_by(value), ("found", None), value, as_is=True)
     elif not isinstance(value, enum.Enum):
@@ -126,22 +145,30 @@ def _parameters(given: functools.partial) -> Iterator[str]:
 
 
 def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
-    """Its free variables, its defaults, and the globals that it reads."""
-    code = function.__code__
-    for place, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True)):
+    """Its free variables, and unless it is of a library its defaults and the globals that it reads."""
+    for place, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
         if has_content(cell):
             yield Part(name, cell.cell_contents, ("cell", place), cell)
-    if function.__defaults__:
-        for place, (name, each) in enumerate(defaults(function).items()):
-            yield Part(name, each, ("default", place), function, name)
+    if is_code_of_library(function):
+        return
+    for place, (name, each) in enumerate(defaults(function).items()):
+        yield Part(name, each, ("default", place), function, name)
     keywords = function.__kwdefaults__ or {}
     for name, each in keywords.items():
         yield Part(name, each, ("keyword_default", name), keywords, name)
     scope = function.__globals__
-    if not is_of_library(str(scope.get("__name__", ""))):
-        for name in read_names(code):
-            if name in scope and not is_library(scope[name]):
-                yield Part(name, scope[name], ("global", name), scope, name)
+    for name in globals_of(function):
+        if name in scope and not is_library(scope[name]):
+            yield Part(name, scope[name], ("global", name), scope, name)
+
+
+def globals_of(function: types.FunctionType) -> tuple[str, ...]:
+    """The names of globals that it reads, also of those that are not there; those of libraries do not change."""
+    return () if is_code_of_library(function) else global_names(function.__code__)
+
+
+def is_code_of_library(function: types.FunctionType) -> bool:
+    return is_of_library(str(function.__globals__.get("__name__", "")))
 
 
 def defaults(function: types.FunctionType) -> dict[str, Any]:
@@ -159,33 +186,17 @@ def has_content(cell: types.CellType) -> bool:
     return True
 
 
-# By the id of a code, which is kept with its names.
-_names: dict[int, tuple[types.CodeType, tuple[str, ...]]] = {}
-
-
-def read_names(code: types.CodeType) -> tuple[str, ...]:
-    """The names of globals and attributes that a code reads, those of functions inside it too.
-
-    A text that could be one may be: `getattr(self, "window")`.
-    """
-    known = _names.get(id(code))
-    if known is None:
-        inner = [read_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-        texts = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
-        known = code, tuple(dict.fromkeys([*code.co_names, *(name for names in inner for name in names), *texts]))
-        _names[id(code)] = known
-    return known[1]
-
-
-def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
+def _attributes(owner: Any, vocabulary: Vocabulary) -> Iterator[Part]:
     """The attributes of an object that code with these names may read; methods are bound."""
-    own = attributes_of(owner) or {}
+    own, names = attributes_of(owner) or {}, vocabulary.of(owner)
     is_module = isinstance(owner, torch.nn.Module)
     homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
     if is_module and any(_is_torchs(kind) for kind in type(owner).__mro__):
         # Its code is torch's, which is not read through: it may read all that it has.
         public = (name for home in homes for name in home if not name.startswith("_"))
         names = dict.fromkeys([*names, *public])
+    elif isinstance(owner, Mapping | Sequence | Set) and any(map(_holds_items, type(owner).__mro__)):
+        names = dict.fromkeys([*names, *own])
     classes = own_classes(type(owner))
     for name in names:
         home = next((home for home in homes if name in home), None)
@@ -196,14 +207,26 @@ def _attributes(owner: Any, names: Collection[str]) -> Iterator[Part]:
     if "__wrapped__" in own:
         yield Part("", own["__wrapped__"], ("attribute", "__wrapped__"), as_is=True)
     if classes:
-        yield from (Part(name, each, ("special", name)) for name, each in specials(type(owner)))
-        if not {"type", "__class__"}.isdisjoint(names):
+        is_self_alone = vocabulary.is_self_alone(owner)
+        for name, each in specials(type(owner)):
+            if not is_self_alone or name in _OF_ATTRIBUTES:
+                yield Part(name, each, ("special", name))
+        if not is_self_alone and not {"type", "__class__"}.isdisjoint(names):
             yield Part("", type(owner), ("attribute", "__class__"), as_is=True)
+
+
+# What runs where an attribute is read.
+_OF_ATTRIBUTES = ("__getattr__", "__getattribute__")
 
 
 def _is_torchs(kind: type) -> bool:
     """Whether it is a kind of module of torch's own."""
     return kind is not torch.nn.Module and kind.__module__.partition(".")[0] == "torch"
+
+
+def _holds_items(kind: type) -> bool:
+    """Whether it is a class of a library, as UserDict, that says where items are, as abstract ones do not."""
+    return is_of_library(kind.__module__) and kind.__module__ not in ("builtins", "abc", "typing", "collections.abc")
 
 
 def _inherited(owner: Any, member: ClassPart) -> Part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ from flashgen.flex.parts import (
     defaults,
     has_content,
     identity,
+    is_code_of_library,
     is_library,
     parts,
     parts_of_function,
 )
+from flashgen.flex.vocabulary import Vocabulary
 
 # Given the name of a captured value, the value, its slot and the way to it from the mod: what stands in for it.
 StandIn = Callable[[str, Any, Any, Way], Any]
@@ -34,7 +36,7 @@ Constant = Callable[[Any, Way], None]
 class Rebuilding:
     """Rebuilds mods, one after the other; what they share stays shared. `names` are those of what they capture."""
 
-    def __init__(self, stand_in: StandIn, constant: Constant, names: Collection[str]) -> None:
+    def __init__(self, stand_in: StandIn, constant: Constant, names: Vocabulary) -> None:
         self._stand_in, self._constant, self._names = stand_in, constant, names
         self._made: dict[Any, Any] = {}
         self._cells: dict[int, types.CellType] = {}
@@ -80,6 +82,8 @@ class Rebuilding:
         return self._value(part.value, name, part.slot, (*way, part.step))
 
     def _function(self, function: types.FunctionType, own: Any, way: Way) -> types.FunctionType:
+        if is_code_of_library(function) and not function.__closure__:
+            return function
         closure, scope = function.__closure__ or (), dict(function.__globals__)
         cells = tuple(self._cells.setdefault(id(cell), types.CellType()) for cell in closure)
         new = types.FunctionType(function.__code__, scope, function.__name__, closure=cells or None)
@@ -93,8 +97,10 @@ class Rebuilding:
             if has_content(old):
                 cell.cell_contents = found[id(old), None]
         keywords = function.__kwdefaults__ or {}
-        new.__defaults__ = tuple(found[id(function), name] for name in defaults(function)) or None
-        new.__kwdefaults__ = {name: found[id(keywords), name] for name in keywords}
+        # Those of a library's are not looked at.
+        given = defaults(function).items()
+        new.__defaults__ = tuple(found.get((id(function), name), each) for name, each in given) or None
+        new.__kwdefaults__ = {name: found.get((id(keywords), name), each) for name, each in keywords.items()}
         scope.update({name: each for (holder, name), each in found.items() if holder == id(function.__globals__)})
         return new
 

@@ -19,6 +19,7 @@ from flashgen.flex.lets import named
 from flashgen.flex.mods import Mod, Mods, is_causal, place_of, trace_mods
 from flashgen.flex.parts import Way, name_of
 from flashgen.flex.values import AXIS, NOWHERE, Value, literal, where
+from flashgen.flex.vocabulary import Vocabulary
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
@@ -66,7 +67,7 @@ def to_spec(
 
 
 def meaning(
-    score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool, names: Collection[str] | None = None
+    score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool, names: Vocabulary | None = None
 ) -> Meaning:
     """The same with what a call needs to find its arguments again; `names` as `capture` has them.
 
@@ -97,7 +98,7 @@ def _attempt(
     mask_mod: Mod | None,
     name: str,
     many_queries: bool,
-    names: Collection[str],
+    names: Vocabulary,
     numbers_stay: bool,
 ) -> tuple[Meaning, Variant] | ModError:
     """What the mods mean with tensors, or themselves, in the place of numbers; or why they mean nothing."""
