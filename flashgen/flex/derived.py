@@ -91,7 +91,9 @@ class Constant:
         if torch.compiler.is_compiling():
             return self._tensor.to(device)
         if device not in self._there:
-            self._there[device] = self._tensor.to(device)
+            # One made in inference mode would be of no use outside of it.
+            with torch.inference_mode(False):
+                self._there[device] = self._tensor.to(device)
         return self._there[device]
 
 

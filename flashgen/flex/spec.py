@@ -12,6 +12,7 @@ import torch
 from flashgen.errors import ModError, SpecError, UnreadError
 from flashgen.flex.agreement import agree
 from flashgen.flex.alike import replaced
+from flashgen.flex.aside import aside
 from flashgen.flex.captures import capture
 from flashgen.flex.derived import Derivation
 from flashgen.flex.hidden import apart, conjuncts, is_test
@@ -75,7 +76,8 @@ def meaning(
     `isinstance(n, int)`. Then the spec holds for the numbers as they are.
     """
     names = capture(score_mod, mask_mod).names if names is None else names
-    found = [_attempt(score_mod, mask_mod, name, many_queries, names, numbers_stay) for numbers_stay in (False, True)]
+    with aside():
+        found = [_attempt(score_mod, mask_mod, name, many_queries, names, stay) for stay in (False, True)]
     general, special = found
     if isinstance(general, ModError):
         if isinstance(special, ModError):

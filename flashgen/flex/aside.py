@@ -1,0 +1,27 @@
+"""What a caller is in the midst of is no part of a mod: it is traced aside from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Outside of inference mode, of the transforms of torch.func, and of what keeps tensors for a backward pass, as a
+    checkpoint does, which counts them.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(temporarily_clear_interpreter_stack())
+        # torch.func forbids hooks of one's own, and then there are none.
+        if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+        yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
