@@ -39,6 +39,8 @@ _NEVER_CHANGE = (tuple, frozenset, types.FunctionType, types.MethodType, functoo
 _MOST = 100_000
 _INT32 = range(-(2**31), 2**31)
 
+TensorKind = tuple[torch.dtype, int, bool]
+
 
 @dataclass
 class Captured:
@@ -125,7 +127,7 @@ def _read(value: Any, slot: Any, found: Captured, as_is: bool) -> None:
             key += (value.dtype, value.shape)
         # The same tensor in two places is one input.
         elif _is_new(id(value), found, len(found.values)):
-            key += (value.dtype, value.ndim, value.requires_grad)
+            key += kind_of(value)
             found.values.append(value)
     elif not is_library(value) and _is_new(_slot(value, as_is), found, len(found.met)):
         _read_parts(value, kind, found, as_is)
@@ -220,6 +222,11 @@ def _is_new(slot: Any, found: Captured, place: int) -> bool:
         return False
     found.met[slot] = place
     return True
+
+
+def kind_of(tensor: torch.Tensor) -> TensorKind:
+    """What a trace depends on of a tensor that something stands in for."""
+    return tensor.dtype, tensor.ndim, tensor.requires_grad
 
 
 def is_number(value: Any) -> bool:

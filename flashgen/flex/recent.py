@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from flashgen.flex.captures import Captured, is_number
+from flashgen.flex.captures import Captured, TensorKind, is_number, kind_of
 
 Answer = TypeVar("Answer")
 _MOST = 256
@@ -18,15 +18,15 @@ _MOST = 256
 
 @dataclass
 class _Known(Generic[Answer]):
-    """What was answered for two mods, and the variables that decided it: a tensor's says whether it is differentiated,
-    a number's which of the values it is.
+    """What was answered for two mods, and the variables that decided it: a tensor stands beside its kind, and a
+    number's variable beside which of the values it is.
     """
 
     owners: tuple[Callable[[], Any], ...]
     answer: Answer
     values: list[Any]
     others: list[tuple[Any, str | None, Any]]
-    tensors: list[tuple[Any, bool]]
+    tensors: list[tuple[torch.Tensor, TensorKind]]
     numbers: list[tuple[Any, str | None, Any, bool, int]]
 
     def values_now(self) -> list[Any] | None:
@@ -34,8 +34,9 @@ class _Known(Generic[Answer]):
         for holder, key, value in self.others:
             if (holder.cell_contents if key is None else holder.get(key)) is not value:
                 return None
-        for tensor, requires_grad in self.tensors:
-            if tensor.requires_grad is not requires_grad:
+        for tensor, kind in self.tensors:
+            # Whoever assigns to `data` makes it another.
+            if kind_of(tensor) != kind:
                 return None
         values = self.values
         if self.numbers:
@@ -83,7 +84,7 @@ class Recent(Generic[Answer]):
                 numbers.append((holder, name, type(value), value < 0, found.met[id(holder), name]))
             else:
                 others.append((holder, name, value))
-        tensors = [(value, value.requires_grad) for value in found.values if isinstance(value, torch.Tensor)]
+        tensors = [(value, kind_of(value)) for value in found.values if isinstance(value, torch.Tensor)]
         self._known[key] = _Known(owners, answer, found.values, others, tensors, numbers)
 
 

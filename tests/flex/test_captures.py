@@ -271,3 +271,15 @@ def test_what_mods_capture_goes_with_them() -> None:
     del table, mod
     gc.collect()
     assert gone() is None
+
+
+def test_a_tensor_whose_data_is_of_another_kind_is_read_anew() -> None:
+    table = torch.randint(0, 5, (LENGTH,), device=DEVICE)
+
+    def mask(b, h, q, k):
+        return table[q] == table[k]
+
+    is_right(None, mask)
+    for dtype in (torch.float32, torch.int8):
+        table.data = table.data.to(dtype)
+        is_right(None, mask)
