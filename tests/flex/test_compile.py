@@ -212,3 +212,37 @@ def test_what_decides_is_looked_at_at_each_call(monkeypatch: pytest.MonkeyPatch)
         second = attention(*qkv)
         assert not torch.equal(first, second), number
         assert torch.equal(second, flex_attention(*qkv, mod, blocks) * 2), number
+
+
+class Layer(torch.nn.Module):
+    """A module whose mod is a method of its own, or of another object."""
+
+    def __init__(self, other: Scaled | None) -> None:
+        super().__init__()
+        self.slopes, self.steep, self.other = torch.nn.Parameter(torch.rand(mods.HEADS)), 0.5, other
+
+    def biased(self, score, b, h, q, k):
+        return score - self.slopes[h] * (q - k) * self.steep
+
+    def forward(self, *qkv: torch.Tensor) -> torch.Tensor:
+        return flex_attention(*qkv, self.biased if self.other is None else self.other.scaled) * 2
+
+
+class Scaled:
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+    def scaled(self, score, b, h, q, k):
+        return score * self.factor
+
+
+@pytest.mark.parametrize("other", [None, Scaled()], ids=["of the module", "of an object"])
+def test_a_mod_may_be_a_bound_method(other: Scaled | None) -> None:
+    torch._dynamo.reset()
+    qkv, layer = inputs(), Layer(other).to(DEVICE)
+    attention = torch.compile(layer, backend="eager", fullgraph=True)
+    for number in (0.5, 3.0):
+        layer.steep = number
+        if other is not None:
+            other.factor = number
+        assert torch.equal(attention(*qkv), layer(*qkv))
