@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
+from flashgen.flex.blocks import mask_of_blocks
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest
-
-_masks_of_blocks: WeakKeyDictionary[BlockMask, Mod] = WeakKeyDictionary()
 
 # What torch calls the parts of a config; a prefix says for which pass.
 _CONFIG = {"BLOCK_M": "BM", "BLOCK_N": "BN", "num_warps": "num_warps", "num_stages": "num_stages"}
@@ -96,23 +94,8 @@ def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod | None:
     if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
         raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
     if block_mask.mask_mod is noop_mask:
-        return None if min(block_mask.BLOCK_SIZE) >= 2**30 else _blocks_alone(block_mask)
+        return None if min(block_mask.BLOCK_SIZE) >= 2**30 else mask_of_blocks(block_mask)
     return block_mask.mask_mod
-
-
-def _blocks_alone(block_mask: BlockMask) -> Mod:
-    """The mask of a block mask that was made of blocks: no mask_mod says which they are."""
-    if block_mask not in _masks_of_blocks:
-        blocks = block_mask.to_dense().bool()
-        rows, columns = block_mask.BLOCK_SIZE
-        # Blocks of one sequence, or one head, are those of all.
-        by_sequence, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
-
-        def is_in_block(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            return blocks[b if by_sequence else 0, h if by_head else 0, q // rows, k // columns]
-
-        _masks_of_blocks[block_mask] = is_in_block
-    return _masks_of_blocks[block_mask]
 
 
 def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:

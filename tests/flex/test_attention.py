@@ -107,6 +107,34 @@ def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
 
 
+def lists_of(mask: Any) -> list[torch.Tensor]:
+    made = block_mask(mask)
+    return [
+        each.clone() for each in (made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices)
+    ]
+
+
+def of_lists(lists: list[torch.Tensor]) -> Any:
+    return of_torch.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=16, seq_lengths=(LENGTH, LENGTH))
+
+
+@pytest.mark.parametrize("in_inference_mode", [False, True])
+def test_blocks_that_are_changed_are_read_anew(in_inference_mode: bool) -> None:
+    q, k, v = plain()
+    with torch.inference_mode(in_inference_mode):
+        lists, others = lists_of(mods.causal), lists_of(lambda b, h, q, k: (k >= 16) | (q < 16))
+        blocks = of_lists(lists)
+        first = flex_attention(q, k, v, None, blocks)
+        for one, other in zip(lists, others, strict=True):
+            one.copy_(other)
+        second = flex_attention(q, k, v, None, blocks)
+        assert not torch.equal(first, second)
+        assert torch.equal(second, flex_attention(q, k, v, None, of_lists(others)))
+        blocks.kv_num_blocks, blocks.full_kv_num_blocks = (each.clone() for each in (lists[2], lists[0]))
+        blocks.kv_indices, blocks.full_kv_indices = lists[3], lists[1]
+        assert torch.equal(second, flex_attention(q, k, v, None, blocks))
+
+
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Each trace that was made."""

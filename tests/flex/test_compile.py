@@ -10,7 +10,7 @@ from typing import Any
 import flex_mods as mods
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from flashgen.flex import flex_attention, kernels
 
@@ -99,6 +99,21 @@ def test_what_is_made_of_captured_tensors_is_made_in_the_graph(monkeypatch: pyte
         torch.testing.assert_close(*gradients)
         with torch.no_grad():
             table.mul_(3)
+    assert len(graphs) == 1
+
+
+def test_blocks_are_read_in_the_graph() -> None:
+    qkv, made = inputs(48), create_block_mask(mods.causal, 1, 1, 48, 48, device=DEVICE, BLOCK_SIZE=16)
+    blocks = BlockMask.from_kv_blocks(
+        made.kv_num_blocks.clone(), made.kv_indices.clone(), BLOCK_SIZE=16, seq_lengths=(48, 48)
+    )
+    attention, graphs = compiled(None, blocks)
+    first = attention(*qkv)
+    assert torch.equal(first, flex_attention(*qkv, None, blocks) * 2)
+    blocks.kv_indices.zero_()
+    second = attention(*qkv)
+    assert not torch.equal(first, second)
+    assert torch.equal(second, flex_attention(*qkv, None, blocks) * 2)
     assert len(graphs) == 1
 
 
