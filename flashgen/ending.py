@@ -12,6 +12,7 @@ from types import FrameType
 from typing import ParamSpec
 
 from flashgen.errors import FlashgenError
+from flashgen.printable import printable
 
 P = ParamSpec("P")
 
@@ -37,7 +38,7 @@ def reporting(main: Callable[P, int]) -> Callable[P, int]:
         try:
             return main(*given, **named)
         except FlashgenError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {in_full(error)}", file=sys.stderr)
             return error.exit_code
 
     return reported
@@ -68,8 +69,13 @@ def in_order(main: Callable[[], int]) -> int:
 
 def told(error: KeyboardInterrupt) -> int:
     """Say that this process was stopped; its exit status, as shells count."""
-    print(str(error) or "interrupted", file=sys.stderr, flush=True)
+    print(in_full(error), file=sys.stderr, flush=True)
     return 128 + (error.number if isinstance(error, Ended) else signal.SIGINT)
+
+
+def in_full(error: BaseException) -> str:
+    """What an error says, and in lines of their own what was noted of it on its way."""
+    return "\n".join((str(error) or "interrupted", *map(printable, getattr(error, "__notes__", ()))))
 
 
 class _Asked:

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from flashgen.cli import streams
-from flashgen.ending import told
+from flashgen.ending import in_full, told
 from flashgen.errors import FlashgenError
 from flashgen.printable import printable
 
@@ -27,7 +27,7 @@ def report(error: FlashgenError) -> None:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     streams.flush()
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    print(f"error: {in_full(error)}", file=sys.stderr, flush=True)
 
 
 def lost(error: OSError) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from os.path import lexists
 from pathlib import Path
 
+from flashgen.codegen.exchange import Exchange
 from flashgen.codegen.render import MODULE, render
 from flashgen.errors import EnvironmentProblem, UsageError, VerificationFailed
 from flashgen.files import check_folder, reason
@@ -18,8 +19,6 @@ from flashgen.spec.variant import Variant
 RECORDS = "tuned"
 # What each file of ours says in its first lines.
 MARK = "\n    flashgen build "
-# What a package is called while it is being written; no name of a variant.
-NEW = ".new"
 
 
 def generate(variant: Variant, out: Path) -> Path:
@@ -45,28 +44,34 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
 
     Where the proof fails the package is set aside as `<name>.failed`, which no import finds, and what stood in its
     place comes back, unless that was the same. So it is where the proof does not end, as by Ctrl-C, but for what stood
-    there before. EnvironmentProblem where what was proven is not what lies there at the end.
+    there before. The package of another build, which came in its place meanwhile, stays. EnvironmentProblem where what
+    was proven is not what lies there at the end.
     """
     path, files = variant.module_in(out), render(variant)
     failed = failed_place(path)
-    with _replaced(path, files) as earlier:
+    _refuse_others(failed)
+    with _replaced(path, files, failed) as exchange:
         try:
             yield path
         except VerificationFailed as error:
-            is_back = _set_aside(path, failed, earlier)
-            what = f"{path} is what it was before" if is_back else f"there is no {path} now"
-            raise VerificationFailed(f"{error}\nthe package that failed is {failed}; {what}") from error
-        except BaseException:
-            if earlier is not None:
-                _set_aside(path, failed, earlier)
+            exchange.kept = False
+            raise VerificationFailed(f"{error}\n{_undone(exchange)}") from error
+        except BaseException as error:
+            if not exchange.kept:
+                said = _undone(exchange)
+                if lexists(path) and not exchange.is_back:
+                    error.add_note(said)
             raise
+        exchange.kept = True
         if not _is_current(path, files):
             raise EnvironmentProblem(
                 f"{path} was changed while it was being proven, by another build or by hand; expected it to stay as it "
                 "was rendered: build it again"
             )
-    shutil.rmtree(failed, ignore_errors=True)
-    path.with_name(f"{path.name}.failed.py").unlink(missing_ok=True)
+        with suppress(OSError):
+            exchange.discard(failed)
+            if _is_ours(once := path.with_name(f"{path.name}.failed.py")):
+                once.unlink()
 
 
 def failed_place(path: Path) -> Path:
@@ -74,36 +79,40 @@ def failed_place(path: Path) -> Path:
     return path.with_name(f"{path.name}.failed")
 
 
-def _set_aside(path: Path, failed: Path, earlier: Path | None) -> bool:
-    """Whether what was there before, something else, is there again."""
-    shutil.rmtree(failed, ignore_errors=True)
-    os.rename(path, failed)
-    return earlier is not None and _bring_back(path, earlier)
+def _undone(exchange: Exchange) -> str:
+    """Undo an exchange; what there is then."""
+    path = exchange.path
+    try:
+        exchange.undo()
+    except OSError as error:  # It is tried again at the end.
+        return f"{path} could not be set aside: {reason(error)}"
+    failed = f"the package that failed is {exchange.aside}; " if exchange.is_aside else ""
+    if exchange.is_back:
+        return f"{failed}{path} is what it was before"
+    return (
+        f"{failed}{path} is another build's by now, and stays" if lexists(path) else f"{failed}there is no {path} now"
+    )
 
 
 @contextmanager
-def _replaced(path: Path, files: Mapping[str, str]) -> Iterator[Path | None]:
-    """Put a package of these files at `path`.
-
-    Yields the folder in which what stood there lies until the end of the block; None where that was the same.
-    """
+def _replaced(path: Path, files: Mapping[str, str], failed: Path | None = None) -> Iterator[Exchange]:
+    """Put a package of these files at `path`; where the block fails and that was not there before, it is undone."""
     _refuse_others(path)
-    if _is_current(path, files):
-        yield None
-        return
-    beside: Path | None = None
-    try:
+    with Exchange(path, failed) as exchange:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=".flashgen-"))
-            _fill(beside / NEW, path, files)
-            _swap(path, beside)
+            exchange.kept = _is_current(path, files)
+            if exchange.kept:
+                exchange.hold(path)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _fill(exchange.new, path, files)
+                # With a module of one file, as flashgen once made them.
+                places = (path, path.with_name(f"{path.name}.py"))
+                exchange.put(place for place in places if place.is_dir() or _is_ours(place))
         except OSError as error:
             raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
-        yield beside
-    finally:
-        if beside is not None:
-            shutil.rmtree(beside, ignore_errors=True)
+        yield exchange
+        exchange.kept = True
 
 
 def _fill(new: Path, path: Path, files: Mapping[str, str]) -> None:
@@ -125,33 +134,15 @@ def _fill(new: Path, path: Path, files: Mapping[str, str]) -> None:
             os.fsync(file.fileno())
 
 
-def _swap(path: Path, beside: Path) -> None:
-    """The new package for what stands at `path`, and for a module of one file as flashgen once made them."""
-    try:
-        for place in (path, path.with_name(f"{path.name}.py")):
-            if place.is_dir() or _is_ours(place):
-                os.rename(place, beside / place.name)
-        os.rename(beside / NEW, path)
-    except OSError:
-        _bring_back(path, beside)
-        raise
-
-
-def _bring_back(path: Path, beside: Path) -> bool:
-    """Whether there was something to bring back."""
-    found = [place for name in (path.name, f"{path.name}.py") if (place := beside / name).exists()]
-    for place in found:
-        os.rename(place, path.with_name(place.name))
-    return bool(found)
-
-
 def _refuse_others(path: Path) -> None:
-    """UsageError where something stands at `path` that is no package of ours."""
+    """UsageError where something stands at `path` that is no package of ours; EnvironmentProblem where none can see."""
     try:
         check_folder(path)
+        entries = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     except UsageError as error:
         raise UsageError(f"{path} is no place for a package: {error}") from error
-    entries = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    except OSError as error:
+        raise EnvironmentProblem(f"{path} cannot be read: {reason(error)}") from error
     if path.is_symlink() or (entries - {RECORDS, "__pycache__"} and not _is_ours(path / MODULE)):
         raise UsageError(f"{path} is not of flashgen's making; expected a generated package there, or nothing")
 

@@ -81,7 +81,7 @@ def test_to_json_reaches_into_collections() -> None:
     }
 
 
-def failing(error: Exception) -> Callable[[], None]:
+def failing(error: BaseException) -> Callable[[], None]:
     @guarded
     def command() -> None:
         raise error
@@ -108,6 +108,22 @@ def test_an_interrupt_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None
         command()
     assert left.value.exit_code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def noted(error: BaseException) -> BaseException:
+    error.add_note("and \x1b was there")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(UsageError("wrong"), "error: wrong"), (KeyboardInterrupt(), "interrupted")]
+)
+def test_what_was_noted_of_an_error_is_said_below_it(
+    error: BaseException, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit):
+        failing(noted(error))()
+    assert capsys.readouterr().err == f"{said}\nand \\x1b was there\n"
 
 
 def test_another_error_is_not_hidden() -> None:
