@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,8 @@ from flashgen.files import reason
 from flashgen.processes import environment, program
 
 WIDTH = 120
+# A file by which it is seen whether ruff formats at all; no name of a kernel's.
+SAMPLE = "_sample.py"
 
 
 def formatted(files: Mapping[str, str]) -> dict[str, str]:
@@ -37,17 +39,34 @@ def _formatted(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...
 
 def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:
     """All at once, in a folder of their own: a process for each file would take most of the time."""
+    texts = {**files, SAMPLE: "x=1\n"}
     try:
         with TemporaryDirectory(prefix="flashgen-layout-") as folder:
-            for name, text in files.items():
+            for name, text in texts.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
-            line = [*program("ruff"), "format", "--isolated", "--no-cache", "--line-length", str(WIDTH), folder]
-            done = subprocess.run(line, env=environment(), capture_output=True, encoding="utf-8", check=False)
-            if done.returncode != 0:
-                raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
-            return {name: Path(folder, name).read_text(encoding="utf-8") for name in files}
+            said = _run_ruff(folder, texts)
+            found = {name: Path(folder, name).read_text(encoding="utf-8") for name in texts}
     except OSError as error:
         raise EnvironmentProblem(f"the generated files could not be formatted: {reason(error)}") from error
+    if found.pop(SAMPLE) != "x = 1\n":
+        raise EnvironmentProblem(
+            f"ruff left the generated files in {folder} unformatted: {said or 'it does not say why'}"
+        )
+    return found
+
+
+def _run_ruff(folder: str, names: Iterable[str]) -> str:
+    """Format these files of a folder; what ruff has to say.
+
+    Files that are named are formatted wherever the folder lies: ruff passes over folders such as `build`, and what a
+    repository around them ignores.
+    """
+    options = ["--isolated", "--no-cache", "--no-respect-gitignore", "--line-length", str(WIDTH)]
+    line = [*program("ruff"), "format", *options, *names]
+    done = subprocess.run(line, cwd=folder, env=environment(), capture_output=True, encoding="utf-8", check=False)
+    if done.returncode != 0:
+        raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
+    return done.stderr.strip()
 
 
 def wrapped(source: str) -> str:

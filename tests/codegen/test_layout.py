@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from flashgen.codegen import layout
 from flashgen.codegen.layout import WIDTH, formatted, wrapped
+from flashgen.errors import EnvironmentProblem
 
 GALLERY = sorted((Path(__file__).parents[2] / "generated").glob("*/*.py"))
 NAMES = ", ".join(f"argument_{number}" for number in range(12))
@@ -143,3 +146,28 @@ def test_who_changes_what_it_got_changes_it_for_nobody_else() -> None:
     first["a.py"] = ""
     assert formatted(files) == files
     assert formatted(dict(reversed(files.items()))) == files
+
+
+@pytest.mark.parametrize("below", ["", "build", "venv/lib/site-packages", "node_modules", ".git/dist"])
+def test_files_are_laid_out_wherever_temporary_folders_lie(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in (".gitignore", ".ignore"):
+        (tmp_path / name).write_text("*\n")
+    (tmp_path / below).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / below))
+    assert laid_out(f"f(  {below!r})\n") == f'f("{below}")\n'
+
+
+def test_the_working_folder_need_not_be_there_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert laid_out("f(  'gone')\n") == 'f("gone")\n'
+
+
+def test_files_that_are_not_laid_out_are_a_problem_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "program", lambda name: ["echo"])
+    with pytest.raises(EnvironmentProblem, match=r"^ruff left the generated files in \S+ unformatted: "):
+        laid_out("f(  'left')\n")
