@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flashgen.errors import UsageError
-from flashgen.gallery import resolve
+from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.gallery import gallery, resolve
 from flashgen.spec import load
 
 
@@ -58,4 +60,32 @@ def test_what_is_there_and_no_file_is_not_called_missing(folder: Path) -> None:
 def test_without_a_gallery_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="the gallery has no spec here"):
+        resolve("alibi")
+
+
+def test_a_name_that_no_file_can_have_is_said(folder: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"^the spec 'm{50}\.\.\.m{25}' cannot be .*: File name too long$"):
+        resolve("m" * 300)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Somebody whom permissions stop, as they do not stop root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_gallery_that_cannot_be_searched_is_not_called_empty(folder: Path, request: pytest.FixtureRequest) -> None:
+    folder.chmod(0o755)
+    (folder / "variants").chmod(0)
+    request.getfixturevalue("nobody")
+    with pytest.raises(EnvironmentProblem, match=r"^variants/ cannot be searched for specs: Permission denied$"):
+        gallery()
+    with pytest.raises(EnvironmentProblem, match=r"^the spec 'alibi' cannot be looked for here .*: Permission denied$"):
         resolve("alibi")

@@ -17,7 +17,7 @@ def _status() -> int:
     """Run the command line, which exits by itself unless its output was lost."""
     from flashgen.cli import streams
     from flashgen.cli.app import app
-    from flashgen.cli.failure import lost
+    from flashgen.cli.failure import ended_by
 
     streams.prepare()
     try:
@@ -26,5 +26,5 @@ def _status() -> int:
         finally:
             streams.flush()
     except OSError as error:
-        return lost(error)
+        return ended_by(error)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -13,35 +14,68 @@ import typer
 
 from flashgen.cli import streams
 from flashgen.ending import in_full, told
-from flashgen.errors import FlashgenError
-from flashgen.printable import printable
+from flashgen.errors import EnvironmentProblem, FlashgenError
+from flashgen.files import reason
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEBUG_VARIABLE = "FLASHGEN_DEBUG"
+# What `write` gives where what is written does not get there.
+LOST = {
+    errno.EAGAIN, errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ENXIO, errno.EPIPE,
+    errno.ESTALE,
+}  # fmt: skip
+
+
+def is_debugging() -> bool:
+    """Whether tracebacks are asked for; the variable reads as the option's own parser reads it."""
+    return os.environ.get(DEBUG_VARIABLE, "").strip().lower() in ("1", "true", "t", "yes", "y", "on")
 
 
 def report(error: FlashgenError) -> None:
     """Say what went wrong; the traceback only under `--debug`."""
-    if os.environ.get(DEBUG_VARIABLE):
+    if is_debugging():
         traceback.print_exception(error)
     streams.flush()
     print(f"error: {in_full(error)}", file=sys.stderr, flush=True)
 
 
-def lost(error: OSError) -> int:
-    """What was to be written did not get there: say so, unless it was a pipe that is read no more; the exit code."""
+def ended_by(error: OSError) -> int:
+    """Say what the system refused, unless that was to write to a pipe that is read no more; the exit code.
+
+    1 where what was to be written did not get there, 2 for all else.
+    """
+    if not _is_lost_output(error):
+        problem = EnvironmentProblem(f"{_place(error)}{reason(error)}")
+        problem.__cause__ = error
+        report(problem)
+        return problem.exit_code
     streams.give_up(1)
-    if os.environ.get(DEBUG_VARIABLE):
+    if is_debugging():
         traceback.print_exception(error)
     if not isinstance(error, BrokenPipeError):
-        where = "standard output" if error.filename is None else error.filename
         try:
-            print(f"error: {printable(f'{where}: {error.strerror or error}')}", file=sys.stderr, flush=True)
+            print(f"error: {streams.OUTPUT}: {reason(error)}", file=sys.stderr, flush=True)
         except OSError:
             streams.give_up(2)
     return 1
+
+
+def _is_lost_output(error: OSError) -> bool:
+    """An error of writing to a stream names no file; one of a working folder that is gone neither, but another code."""
+    return error.filename == streams.OUTPUT or (error.filename is None and error.errno in LOST)
+
+
+def _place(error: OSError) -> str:
+    """Where something was refused, as far as that is known."""
+    if error.filename is not None:
+        return f"{error.filename}: "
+    try:
+        os.getcwd()
+    except OSError:
+        return "the working folder: "
+    return ""
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -55,7 +89,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             report(error)
             raise typer.Exit(error.exit_code) from error
         except OSError as error:
-            raise typer.Exit(lost(error)) from error
+            raise typer.Exit(ended_by(error)) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(told(error)) from error
 

@@ -9,12 +9,15 @@ import sys
 from contextlib import suppress
 from typing import IO
 
+# What an error calls the stream that it is of.
+OUTPUT = "standard output"
+
 
 class _Closed(io.TextIOBase):
     """In the place of a stream that was closed before we started: what is written to it is lost, and that is said."""
 
     def write(self, text: str) -> int:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), OUTPUT)
 
 
 def prepare() -> None:

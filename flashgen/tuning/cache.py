@@ -193,10 +193,10 @@ def clear_records(**filters: str) -> int:
     """Delete the user's records that match, without a filter studies and all else too; return how many records went."""
     root, gone = _user_root(), list_records(None, **filters)
     tables = {entry.path for entry in gone}
-    for path in sorted(tables if filters else tables | {*_begun(root)}):
-        keys = {entry.record.key for entry in gone if entry.path == path}
-        _rewrite(path, lambda table, keys=keys: {key: table[key] for key in table if key not in keys})  # type: ignore[misc]
     try:
+        for path in sorted(tables if filters else tables | {*_begun(root)}):
+            keys = {entry.record.key for entry in gone if entry.path == path}
+            _rewrite(path, lambda table, keys=keys: {key: table[key] for key in table if key not in keys})  # type: ignore[misc]
         for path in [] if filters else _leftovers(root):
             path.unlink(missing_ok=True)
     except OSError as error:

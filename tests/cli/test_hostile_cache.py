@@ -1,5 +1,6 @@
 """The commands that read caches, over caches that somebody has filled with what they like."""
 
+import errno
 import sys
 from pathlib import Path
 
@@ -81,3 +82,19 @@ def test_without_a_home_what_is_shipped_is_listed(run, monkeypatch):
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", "~nobody-of-this-name/cache")
     code, printed = run("cache", "ls")
     assert code == 0 and "alibi" in printed.out
+
+
+def test_a_cache_that_cannot_be_searched_is_not_cleared(run, tmp_path, monkeypatch):
+    root = tmp_path / "cache" / "tuned"
+    root.mkdir(parents=True)
+    glob = Path.glob
+
+    def refused(path, pattern):
+        if path == root and pattern.startswith("*/."):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return glob(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", refused)
+    code, printed = run("cache", "clear", "--all")
+    assert code == 2
+    assert printed.err.startswith(f"error: the cache {root.parent} cannot be cleared: ") and "denied" in printed.err

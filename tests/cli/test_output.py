@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,10 +149,31 @@ def test_for_each_goes_on_after_a_failure_and_exits_with_the_worst_code(capsys: 
     assert capsys.readouterr().err == "error: b is wrong\nerror: c failed\n"
 
 
-def test_debug_adds_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FLASHGEN_DEBUG", "1")
+@pytest.mark.parametrize(
+    ("value", "is_on"), [("1", True), ("true", True), (" On", True), ("0", False), ("false", False), ("", False)]
+)
+@pytest.mark.parametrize(
+    ("error", "said"), [(UsageError("wrong"), "wrong"), (OSError(errno.EACCES, "denied", "a/b"), "a/b: denied")]
+)
+def test_debug_adds_the_traceback_where_it_is_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str, is_on: bool, error: Exception,
+    said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("FLASHGEN_DEBUG", value)
     with pytest.raises(typer.Exit):
-        failing(UsageError("wrong"))()
+        failing(error)()
     printed = capsys.readouterr().err
-    assert "Traceback" in printed
-    assert printed.endswith("error: wrong\n")
+    assert ("Traceback" in printed) == is_on
+    assert printed.endswith(f"error: {said}\n")
+
+
+def test_what_the_system_refuses_is_no_lost_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(typer.Exit) as left:
+        guarded(os.getcwd)()
+    assert left.value.exit_code == 2
+    assert capsys.readouterr().err == "error: the working folder: No such file or directory\n"

@@ -38,6 +38,7 @@ LINES: dict[tuple[str, ...], str] = {
     **{(*command.split(), "zzz", *more): "no spec 'zzz': found neither a file nor" for command, more in (
         ("build", ()), ("verify", ()), ("explain", ()), ("export", ("-o", "x.py")), ("cache explain", ()),
     )},
+    **{(command, "m" * 300): "cannot be looked for" for command in ("build", "verify", "explain")},
     **{(command, "variants"): "variants" for command in ("build", "verify", "explain")},
     **{(command, "wrong.yaml"): "wrong.yaml:2:12: the unknown name 'kv_idx'" for command in ("build", "explain")},
     **{(command, "band", "--preset", "zzz"): "--preset 'zzz'; expected one of" for command in ("build", "tune")},
