@@ -13,7 +13,7 @@ from flashgen.cli.kernels import TRAINED
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
-from flashgen.cli.specs import read
+from flashgen.cli.specs import Packages
 from flashgen.errors import UsageError
 from flashgen.files import check_target
 
@@ -86,8 +86,10 @@ def bench(
         raise UsageError("--mode dense was given with --mode varlen; expected one of them")
     session = trained(modes[0], candidate, passes, rounds, seconds, out, rows_file, resume)
 
+    packages = Packages(out, output)
+
     def one(spec: str) -> None:
-        variant = read(spec, output)
+        variant = packages.read(spec)
         for rows in session.run(variant, problems(variant, shapes, dtypes, modes)):
             show(rows, output)
 
@@ -127,8 +129,10 @@ def serving(
     machine()  # Without a GPU nothing is rendered either.
     file = ServingRows(rows_file, resume)
 
+    packages = Packages(out, output)
+
     def one(spec: str) -> None:
-        variant = read(spec, output)
+        variant = packages.read(spec)
         module = load_module(generate(variant, out))
         for rows in run(variant, module, problems(variant, shapes, dtypes, modes), rounds, file):
             for row in rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,7 @@ from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
-from flashgen.cli.specs import read
-from flashgen.errors import UsageError
+from flashgen.cli.specs import Packages
 from flashgen.gallery import resolve
 
 if TYPE_CHECKING:
@@ -44,16 +42,13 @@ def build(
     check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
 
-    named: dict[str, Path] = {}
+    packages = Packages(out, output)
 
     def one(spec: str) -> None:
-        path = resolve(spec)
-        name = read(spec, output).name
-        if not path.samefile(named.setdefault(name, path)):
-            raise UsageError(f"{path}: the name {name!r}, which {named[name]} has; expected another: one package each")
+        packages.read(spec)
         with output.progress() as progress:
             built = construct(
-                path,
+                resolve(spec),
                 out=out,
                 targets=target,
                 verify=verify,

@@ -53,6 +53,10 @@ class Output:
         """A line on standard error, whatever the output is for."""
         print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
+    def note(self, text: str) -> None:
+        """The same for what may be meant."""
+        print(f"note: {printable(text)}", file=sys.stderr, flush=True)
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns that hold numbers alone, as text or not, are aligned to the right."""
         cells = [["-" if cell is None else on_one_line(str(cell)) for cell in row] for row in rows]

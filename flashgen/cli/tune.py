@@ -16,7 +16,7 @@ from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_opt
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.saving import Saved
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
-from flashgen.cli.specs import read
+from flashgen.cli.specs import Packages
 from flashgen.errors import UsageError
 from flashgen.files import check_folder
 from flashgen.printable import in_short
@@ -115,8 +115,10 @@ def tune(
         "seed": seed,
     }
 
+    packages = Packages(out, output)
+
     def one(spec: str) -> None:
-        variant = read(spec, output)
+        variant = packages.read(spec)
         check_kernels(kernel, shapes or shapes_of(variant, modes))
         saved = Saved(table, report)
         outcomes: dict[Workload, Outcome] = {}

@@ -10,7 +10,7 @@ from flashgen.choices import LEVELS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
-from flashgen.cli.specs import read
+from flashgen.cli.specs import Packages
 
 
 @guarded
@@ -27,8 +27,10 @@ def verify(
     check_choice("--level", level, LEVELS)
     output = Output.choose(json)
 
+    packages = Packages(out, output)
+
     def one(spec: str) -> None:
-        variant = read(spec, output)
+        variant = packages.read(spec)
         path = variant.module_in(out)
         with compilers(variant, path) as pool, output.progress() as progress:
             # What imports torch comes after the compilers' processes, which import it too.

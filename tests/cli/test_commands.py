@@ -107,15 +107,41 @@ def test_build_goes_on_after_a_wrong_spec_and_leaves_no_part_of_it(run: Run) -> 
     assert lines[1].startswith("error: no spec at 'missing.yaml'")
 
 
-def test_two_specs_of_one_name_are_not_built_over_each_other(run: Run) -> None:
+@pytest.mark.parametrize("command", [("build", *RENDER_ONLY), ("verify",), pytest.param(("tune",), marks=needs_no_gpu)])
+def test_two_specs_of_one_name_are_not_written_over_each_other(
+    run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flashgen.verify, "verify", passed_report)
     copied = Path("copied.yaml")
     copied.write_text(Path("variants/band.yaml").read_text().replace("W: 100", "W: 90"))
-    ended = run("build", "band", "variants/band.yaml", "copied.yaml", *RENDER_ONLY)
+    ended = run(*command, "band", "variants/band.yaml", "copied.yaml")
     assert ended.code == 2
-    assert ended.err == (
+    assert ended.err.endswith(
         "error: copied.yaml: the name 'band', which variants/band.yaml has; expected another: one package each\n"
     )
+    assert ended.err.count("one package each") == 1
     assert "copied.yaml" not in Path("generated/band/__init__.py").read_text()
+
+
+def test_it_is_said_where_a_package_was_made_from_another_spec(run: Run) -> None:
+    run("build", "band", *RENDER_ONLY)
+    assert run("build", "./variants/band.yaml", *RENDER_ONLY).err == ""
+    copied = Path("copied.yaml")
+    copied.write_text(Path("variants/band.yaml").read_text().replace("W: 100", "W: 90"))
+    ended = run("build", "copied.yaml", *RENDER_ONLY)
+    assert (ended.code, ended.err) == (
+        0,
+        "note: generated/band was made from variants/band.yaml, not from copied.yaml\n",
+    )
+    copied.rename("moved.yaml")
+    assert run("build", "moved.yaml", *RENDER_ONLY).err == ""
+
+
+def test_a_package_that_cannot_be_read_is_replaced_without_a_word(run: Run) -> None:
+    run("build", "band", *RENDER_ONLY)
+    with Path("generated/band/__init__.py").open("a") as file:
+        file.write("import nothing_of_this_name; source = (\n")
+    assert run("build", "band", *RENDER_ONLY).err == ""
 
 
 def test_a_package_that_changes_while_it_is_proven_is_not_called_proven(
