@@ -22,7 +22,8 @@ def _status() -> int:
     streams.prepare()
     try:
         try:
-            app(prog_name="flashgen")
+            with streams.plain_warnings():
+                app(prog_name="flashgen")
         finally:
             streams.flush()
     except OSError as error:

@@ -6,8 +6,12 @@ import errno
 import io
 import os
 import sys
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO
+
+from flashgen.printable import printable
 
 # What an error calls the stream that it is of.
 OUTPUT = "standard output"
@@ -35,6 +39,25 @@ def prepare() -> None:
             setattr(sys, name, _Closed() if name == "stdout" else io.StringIO())
         elif isinstance(stream, io.TextIOWrapper) and name != "stdin":
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show our warnings as commands show theirs: where in our code they arise says nothing to who runs one."""
+    usual = warnings.formatwarning
+
+    def text(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category.__module__.partition(".")[0] == "flashgen":
+            return f"warning: {printable(str(message))}\n"
+        return usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = text
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def flush() -> None:

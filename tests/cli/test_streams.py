@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+from flashgen.cli import streams
+from flashgen.runtime.record_files import RecordWarning
 
 SPEC = 'name: band\ndescription: "café – 漢字"\ndtype: float32\nhead_dim: 16\nmask: q - k < 100\n'
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
@@ -89,3 +93,21 @@ def test_a_module_is_utf8_whatever_the_locale(folder: Path) -> None:
     ended = run(folder, "", "build", "band", "--no-verify", "--no-tune", "--no-compile", **ASCII)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "café – 漢字" in (folder / "generated" / "band" / "__init__.py").read_text(encoding="utf-8")
+
+
+def test_a_warning_is_a_line_without_the_place_in_our_code(folder: Path) -> None:
+    records = folder / "cache" / "tuned" / "band" / "gpu.json"
+    records.parent.mkdir(parents=True)
+    records.write_text("{")
+    shown = run(folder, "", "list", FLASHGEN_CACHE_DIR=str(folder / "cache"))
+    assert (shown.returncode, shown.stdout) == (0, TABLE)
+    assert shown.stderr.startswith("warning: ") and str(records) in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+def test_a_warning_of_another_package_stays_what_it_is() -> None:
+    with streams.plain_warnings():
+        others = warnings.formatwarning(UserWarning("other"), UserWarning, "file.py", 3, "x = 1")
+        ours = warnings.formatwarning(RecordWarning("one\x1b"), RecordWarning, "file.py", 3, "x = 1")
+    assert others == "file.py:3: UserWarning: other\n  x = 1\n"
+    assert ours == "warning: one\\x1b\n"
