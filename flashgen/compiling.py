@@ -37,8 +37,8 @@ class Job:
 @dataclass(frozen=True)
 class Compiled:
     """What the compiler reports. `spills` and `shared` are bytes; registers and spills are None where the target's
-    assembler does not tell. `error` says why a kernel does not compile, or does not fit the target. `lost_negations`
-    and `warps` are as in `Resources`.
+    assembler does not tell. `error` says why a kernel does not compile, or does not fit the target. `lost_negations`,
+    `warps` and `serialized_wgmma` are as in `Resources`.
     """
 
     job: Job
@@ -49,6 +49,7 @@ class Compiled:
     error: str | None = None
     lost_negations: int = 0
     warps: int = 0
+    serialized_wgmma: bool = False
 
     def __str__(self) -> str:
         job = self.job
@@ -113,7 +114,8 @@ def compiler(path: str) -> Callable[[Job], Compiled]:
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"
         return Compiled(
-            job, found.registers, found.spills, found.shared, found.seconds, error, found.lost_negations, found.warps
+            job, found.registers, found.spills, found.shared, found.seconds, error, found.lost_negations, found.warps,
+            found.serialized_wgmma,
         )  # fmt: skip
 
     return compile_one

@@ -78,6 +78,9 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
             ["target", "kernel", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
             [[job.target, job.kernel, job.dtype, job.head_dim, *found] for job, found in jobs],
         )
+    for job in (one.job for one in built.compiled if one.serialized_wgmma):
+        what = f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}"
+        output.line(f"{what}: the assembler serialized WGMMA (C7512), which costs speed", style="yellow")
     for outcome in built.tuned:
         output.line(f"tuned: {outcome}")
     if wanted_tuning and built.gpu is None:

@@ -266,6 +266,18 @@ def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pyte
     assert "sm_90 forward float32 head_dim 16: out of registers" in ended.err
 
 
+def test_what_the_assembler_serialized_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serialized(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
+        return tuple(Compiled(job, 128, 0, 4096, serialized_wgmma=job.kernel == "forward") for job in jobs)
+
+    monkeypatch.setattr(flashgen.compiling, "compile_all", serialized)
+    command = ("build", "band", "--no-verify", "--no-tune", "--target", "sm_90")
+    lines = [line for line in run(*command).out.splitlines() if "C7512" in line]
+    assert lines == ["sm_90 forward float32 head_dim 16: the assembler serialized WGMMA (C7512), which costs speed"]
+    (document,) = run(*command, "--json").documents
+    assert {c["job"]["kernel"] for c in document["compiled"] if c["serialized_wgmma"]} == {"forward"}
+
+
 @needs_no_gpu
 @pytest.mark.parametrize("mode", ["dense", "varlen", "decode", "paged"])
 @pytest.mark.parametrize("command", ["tune", "bench"])

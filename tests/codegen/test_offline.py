@@ -15,7 +15,7 @@ from packages import change
 
 from flashgen.codegen import default_of, generate, offline
 from flashgen.codegen.offline import Resources
-from flashgen.compiling import Job, compile_all, jobs_for
+from flashgen.compiling import Job, compile_all, compiler, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, built_in
@@ -217,6 +217,16 @@ def test_the_complaint_is_what_is_wrong_not_where_it_was_called_from(tmp_path: P
     config = Config(128, 64, 4, 2, "hopper", ping_pong=0)
     (found,) = compile_all(path, [Job("sm_90", "forward", "bfloat16", 64, 64, config)])
     assert "nothing is not defined" in (found.error or "")
+
+
+@pytest.mark.parametrize("is_serialized", [False, True])
+def test_what_the_assembler_serialized_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_serialized: bool
+) -> None:
+    found = Resources(255, 2384, 4096, is_serialized, 1.0)
+    monkeypatch.setattr(offline, "compile_kernel", lambda *given, **named: found)
+    job = Job("sm_90", "forward", "bfloat16", 128, 128, Config(128, 128, 4, 2))
+    assert compiler(str(tmp_path))(job).serialized_wgmma is is_serialized
 
 
 def test_what_triton_has_in_its_cache_takes_what_it_took_when_it_was_compiled(
