@@ -180,6 +180,13 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
     return Sizes(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
 
 
+def check_longest(**lengths: int) -> None:
+    """Refuse what cannot be the most queries or keys of a sequence."""
+    for name, length in lengths.items():
+        if not 1 <= length <= MAX_LENGTH:
+            raise ValueError(f"{name} is {length}; expected 1 to {MAX_LENGTH}")
+
+
 def check_input(
     name: str, tensor: object, dims: str, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor,
     may_be_one: Sequence[int] = (),
@@ -290,11 +297,6 @@ def _row_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]
 def is_contiguous_last(tensor: torch.Tensor) -> bool:
     """Whether what lies along the last dimension has no gaps: one element has none, whatever its stride."""
     return not tensor.ndim or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
-
-
-def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements share a place, as those of an expanded tensor do: none may be written to."""
-    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:

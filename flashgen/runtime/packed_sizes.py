@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import MAX_LENGTH, Sizes
+from flashgen.runtime.arguments import Sizes, check_longest
 from flashgen.runtime.call import Call, Layout
 from flashgen.runtime.memory import remember
 
@@ -72,9 +72,7 @@ def packed_call(call: Call, inputs: Sequence[torch.Tensor | None], params: Mappi
     sizes = packed_sizes(call.sizes, inputs, params)
     layout = _layouts.get((call.layout, sizes))
     if layout is None:
-        for name, length in (("max_seqlen_q", sizes.q_len), ("max_seqlen_k", sizes.kv_len)):
-            if not 1 <= length <= MAX_LENGTH:
-                raise ValueError(f"{name} is {length}; expected 1 to {MAX_LENGTH}")
+        check_longest(max_seqlen_q=sizes.q_len, max_seqlen_k=sizes.kv_len)
         layout = replace(call.layout, sizes=sizes)
         remember(_layouts, (call.layout, sizes), layout)
     return call._replace(layout=layout)

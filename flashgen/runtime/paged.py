@@ -12,8 +12,8 @@ import torch
 from flashgen.runtime.arguments import (
     DTYPES,
     MAX_HEAD_DIM,
-    MAX_LENGTH,
     Sizes,
+    check_longest,
     is_contiguous_last,
     refuse_unstrided,
     shown,
@@ -191,9 +191,7 @@ def layout_of(
     batch = _batch(q, block_table, seq_lens, cu_seqlens_q)
     room = block_table.shape[1] * pages.block_size
     longest = room if max_seqlen_k is None else max_seqlen_k
-    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", longest)):
-        if not 1 <= length <= MAX_LENGTH:
-            raise ValueError(f"{name} is {length}; expected 1 to {MAX_LENGTH}")
+    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=longest)
     if total_q * heads > INT32:
         raise ValueError(f"q has {total_q} x {heads} rows; expected at most {INT32}")
     if scale is None:

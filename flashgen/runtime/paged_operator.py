@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_paged_types, is_contiguous_last, overlaps
+from flashgen.runtime.arguments import check_paged_types, is_contiguous_last
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.operator import Operator, operator
+from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.own import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
 from flashgen.runtime.planning_paged import know

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import (
+    check_longest,
     check_paged_types,
     check_scalar,
     check_tensors,
     is_contiguous_last,
-    overlaps,
     refuse_all_but_tensors,
     refuse_unstrided,
 )
@@ -25,6 +25,7 @@ from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
+from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
 
 
@@ -199,13 +200,20 @@ def check(
     _refuse_other_dims(
         q=(q, "[total_q, ...]", q.ndim > 0),
         k_cache=(k_cache, "[num_blocks, block_size, kv_heads, head_dim]", k_cache.ndim == 4 and k_cache.shape[1] > 0),
-        block_table=(block_table, "[batch, max_blocks]", block_table.ndim == 2),
+        block_table=(
+            block_table,
+            "[batch, max_blocks], max_blocks at least 1",
+            block_table.ndim == 2 and block_table.shape[1] > 0,
+        ),
     )
     num_blocks, block_size = k_cache.shape[:2]
     batch, max_blocks = block_table.shape
+    room = max_blocks * block_size
+    longest = room if max_seqlen_k is None else max_seqlen_k
+    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=longest)
     _refuse_other_sizes("block_table", batch, seq_lens=(seq_lens, batch), cu_seqlens_q=(cu_seqlens_q, batch + 1))
     table, lengths = block_table.tolist(), seq_lens.tolist()
-    most = max_blocks * block_size if max_seqlen_k is None else min(max_seqlen_k, max_blocks * block_size)
+    most = min(longest, room)
     found = [
         f"seq_lens[{b}] is {length}; expected 0 to {most}"
         for b, length in enumerate(lengths)
@@ -234,12 +242,14 @@ def check_varlen(
 
     q [total_q, heads, head_dim], k [total_k, kv_heads, head_dim], cu_seqlens int32 [batch + 1]. Reads them on the host,
     for which it waits. attention_varlen itself looks at shapes, dtypes and devices alone; where numbers are wrong it
-    reads and writes nothing out of bounds, and what it returns for the sequences concerned means nothing. Ends before
-    the last token are wrong here, though attention_varlen takes them: it leaves 0 behind them.
+    reads and writes nothing out of bounds, and what it returns of any sequence means nothing: programs find theirs by a
+    search in cu_seqlens. Ends before the last token are wrong here, though attention_varlen takes them: it leaves 0
+    behind them.
     """
     refuse_all_but_tensors(q=q, k=k, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         check_scalar(name, length, int)
+    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
     _refuse_other_dims(q=(q, "[total_q, ...]", q.ndim > 0), k=(k, "[total_k, ...]", k.ndim > 0))
     ends = max(1, cu_seqlens_q.numel())
     _refuse_other_sizes("cu_seqlens_q", ends - 1, cu_seqlens_q=(cu_seqlens_q, ends), cu_seqlens_k=(cu_seqlens_k, ends))

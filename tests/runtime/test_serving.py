@@ -246,6 +246,13 @@ NUMBERS = torch.tensor([0, 2], dtype=torch.int32)
         ({"cu_seqlens_q": [0, 1, 2]}, "cu_seqlens_q is list; expected a torch.Tensor"),
         ({"max_seqlen_q": "3"}, "max_seqlen_q is str; expected an int"),
         ({"max_seqlen_k": torch.tensor(3)}, "max_seqlen_k is Tensor; expected an int"),
+        ({"max_seqlen_q": 0}, "^max_seqlen_q is 0; expected 1 to 16777215$"),
+        ({"max_seqlen_k": -5}, "^max_seqlen_k is -5; expected 1 to 16777215$"),
+        ({"max_seqlen_k": 2**24}, "^max_seqlen_k is 16777216; expected 1 to 16777215$"),
+        (
+            {"block_table": torch.zeros(2, 0).int()},
+            r"block_table has shape \(2, 0\); expected .* max_blocks at least 1",
+        ),
         (
             {"k_cache": torch.zeros(8, 0, 2, 16)},
             r"k_cache has shape \(8, 0, 2, 16\); expected \[num_blocks, block_size",
@@ -276,6 +283,8 @@ def test_check_says_what_is_no_number_by_name(change: dict[str, Any], message: s
         ({"cu_seqlens_k": [0, 2]}, "cu_seqlens_k is list; expected a torch.Tensor"),
         ({"cu_seqlens_k": torch.tensor([0.0, 2.0])}, "cu_seqlens_k is torch.float32; expected int32"),
         ({"max_seqlen_k": None}, "max_seqlen_k is NoneType; expected an int"),
+        ({"max_seqlen_q": 0}, "^max_seqlen_q is 0; expected 1 to 16777215$"),
+        ({"max_seqlen_k": 2**24}, "^max_seqlen_k is 16777216; expected 1 to 16777215$"),
         ({"cu_seqlens_k": NUMBERS.to("meta")}, "cu_seqlens_k is on meta; expected a tensor that has its numbers"),
     ],
 )
