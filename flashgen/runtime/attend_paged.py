@@ -33,8 +33,8 @@ def attend_paged(
         q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, *parts, out, None,
         max_seqlen_q, max_seqlen_k, scale, invariant, text,
     )  # fmt: skip
-    out = made if out is None else out
-    return (out, lse) if return_lse else out
+    found: Any = out if made is None else made
+    return (found, lse) if return_lse else found
 
 
 def _plan_arguments(

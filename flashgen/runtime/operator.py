@@ -22,6 +22,7 @@ from flashgen.runtime.dispatch import (
 )
 from flashgen.runtime.replay import repeated
 from flashgen.runtime.vmap import AxesOf, vmap_rule
+from flashgen.runtime.without_gradients import WithoutGradients, recording
 
 _library = torch.library.Library("flashgen", "FRAGMENT")
 # Of a name that is free one thread at a time.
@@ -82,7 +83,7 @@ def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
     axes_of: AxesOf = lambda arguments: None, dispatched: Callable[[Function], Function] = lambda overload: overload,
-    mapped: bool = False,
+    mapped: bool = False, without: WithoutGradients | None = None,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
@@ -90,9 +91,9 @@ def operator(
     output)` and `backward(ctx, *gradients)` make it differentiable. `completed` is `launch` with all outputs of the
     signature, where that gives others; `dispatched` makes of the overload what calls it with the arguments that
     `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap; one with several
-    results and no derivative is `mapped` by it too if asked. Where the name is taken, by the same module imported
-    before, it becomes <name>_2 and so on: what was imported before stays in use. Unless it is `shared`: then what is
-    registered is the same function.
+    results and no derivative is `mapped` by it too if asked. `without` has the rules of one that refuses gradients.
+    Where the name is taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before
+    stays in use. Unless it is `shared`: then what is registered is the same function.
     """
     with _registering:
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
@@ -107,6 +108,10 @@ def operator(
                 rule = vmap_rule(getattr(torch.ops.flashgen, name), axes_of)
                 torch.library.register_vmap(f"flashgen::{name}", rule, lib=_library)
     overload = getattr(torch.ops.flashgen, name).default
+    if without is not None:
+        run = dispatched(overload)
+        refusing = without.transformed(run)
+        return Operator(overload, recording(refusing, run), launch, without.recorded(launch), refusing)
     recorded = None if backward is None else _recorded(name, launch, save, backward)
     transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)
     return Operator(overload, dispatched(overload), launch, recorded, transformed)

@@ -18,6 +18,7 @@ from flashgen.runtime.own import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
 from flashgen.runtime.planning_paged import know
 from flashgen.runtime.variant import Variant
+from flashgen.runtime.without_gradients import WithoutGradients
 
 _BEFORE = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, "
 _AFTER = (
@@ -91,7 +92,10 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         check_inputs(variant.packed_inputs, q, layout.sizes, *variant.signature.split(rest[:own]))
 
     signature = f"({_BEFORE}{schema}{', ' if schema else ''}{_AFTER}) -> ()"
-    return operator(name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched)
+    without = WithoutGradients(name, _OUT + own)
+    return operator(
+        name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched, without=without
+    )
 
 
 def room_for(

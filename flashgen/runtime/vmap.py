@@ -55,7 +55,7 @@ def vmap_rule(run: _Call, axes_of: AxesOf) -> _Call:
         if axes is None or any(
             dim is not None and axis is None for dim, axis in zip(dims, axes.arguments, strict=True)
         ):
-            return _each_alone(run, info.batch_size, dims, arguments)
+            return each_alone(run, info.batch_size, dims, arguments)
         return _folded(run, axes, info.batch_size, dims, arguments)
 
     return rule
@@ -95,7 +95,8 @@ def _into_batch(tensor: torch.Tensor, dim: int | None, axis: int, count: int, ba
     return tensor.expand(sizes).flatten(axis, axis + 1)
 
 
-def _each_alone(run: _Call, count: int, dims: Sequence[int | None], arguments: Sequence[Any]) -> tuple[Any, Any]:
+def each_alone(run: _Call, count: int, dims: Sequence[int | None], arguments: Sequence[Any]) -> tuple[Any, Any]:
+    """The results of an operator called for one element after another, stacked, and where they are so."""
     found = [
         run(*(value if dim is None else value.select(dim, number) for value, dim in zip(arguments, dims, strict=True)))
         for number in range(count)
