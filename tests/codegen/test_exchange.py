@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -184,3 +185,16 @@ def test_a_package_that_somebody_deletes_while_it_is_proven_costs_no_verdict(pat
         shutil.rmtree(path)
         fail(VerificationFailed("wrong"))
     assert files_of(path) == render(OLD)
+
+
+def test_where_nothing_can_come_back_nothing_is_deleted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(VerificationFailed, match="wrong") as caught, on_trial(MINE, path.parent):
+        monkeypatch.setattr(os, "rename", refused)
+        fail(VerificationFailed("wrong"))
+    (beside,) = path.parent.glob(".flashgen-*")
+    assert files_of(beside / "mine") == render(OLD) and (beside / "mine" / "tuned" / "gpu.json").exists()
+    assert "mine could not be set aside: Permission denied" in said(caught.value)
+    assert said(caught.value).endswith(f"mine could not be put back: Permission denied; see {beside}")
