@@ -17,7 +17,7 @@ from flashgen.flex.derived import Derivation
 from flashgen.flex.kept import kept_module
 from flashgen.flex.mods import Mod
 from flashgen.flex.parts import Way, name_of
-from flashgen.flex.reading import follow
+from flashgen.flex.reading import MADE_INSIDE, follow, is_made_inside
 from flashgen.flex.recent import Recent
 from flashgen.flex.spec import meaning
 from flashgen.spec.names import module_problem
@@ -116,7 +116,12 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
     """The kernels of two mods, and the values that these capture now."""
     if torch.compiler.is_compiling():
         shape, leaves = taken_apart((score_mod, mask_mod))
+        made_inside = [each for each in leaves if is_made_inside(each)]
+        if any(each.__code__.co_freevars for each in made_inside):
+            torch._dynamo.graph_break(msg=MADE_INSIDE)
         kernels = getattr(_compiled_in, _name_of(many_queries, shape, *leaves))
+        if made_inside and kernels.ways:
+            torch._dynamo.graph_break(msg=MADE_INSIDE)
         mods = score_mod, mask_mod
         values = [follow(mods[root], way) for root, way in kernels.ways]
         # So that it compiles again for others.

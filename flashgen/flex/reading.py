@@ -33,3 +33,20 @@ def follow(value: Any, way: Way) -> Any:
     for how, key in way:
         value = _READERS[how](value, key)
     return value
+
+
+MADE_INSIDE = (
+    "flashgen: a mod that is made inside the compiled function captures variables or reads globals, which "
+    "torch.compile does not give away; expected a mod that is made outside of it"
+)
+
+
+def is_made_inside(value: Any) -> bool:
+    """Whether torch.compile has seen how a function was made: it has no closure then that one could read."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    try:
+        _ = value.__closure__
+    except AttributeError:
+        return True
+    return False

@@ -261,3 +261,24 @@ def test_a_mod_may_be_a_bound_method(other: Scaled | None) -> None:
         if other is not None:
             other.factor = number
         assert torch.equal(attention(*qkv), layer(*qkv))
+
+
+def test_a_mod_that_is_made_inside_and_captures_breaks_the_graph() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: Any) -> Any:
+        return flex_attention(q, k, v, lambda score, b, h, q, k: score + given) * 2
+
+    for given in (0.5, torch.tensor(0.5, device=DEVICE)):
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="flashgen: a mod that is made inside the compiled"):
+            torch.compile(attend, backend="eager", fullgraph=True)(*inputs(), given)
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(attend, backend="eager")(*inputs(), given), attend(*inputs(), given))
+
+
+def test_other_tensors_in_a_mod_that_is_handed_in_compile_nothing_anew() -> None:
+    torch._dynamo.reset()
+    attention = torch.compile(lambda mod, *qkv: flex_attention(*qkv, mod), backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            mod = by_closure(torch.rand(mods.HEADS, device=DEVICE))
+            assert torch.equal(attention(mod, *inputs()), flex_attention(*inputs(), mod))
