@@ -99,3 +99,8 @@ class EditFailed(FlashgenError):
     """A generated module has no text that an edit of the ablation replaces: the templates have changed."""
 
     exit_code = 1
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Note something of an error on its way; Python has a method for it from 3.11 on."""
+    error.__notes__ = [*getattr(error, "__notes__", ()), text]  # type: ignore[attr-defined]

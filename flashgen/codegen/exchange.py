@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
+from flashgen.errors import add_note
 from flashgen.files import reason
 
 # What a folder is called while it is being filled, and where it was taken away again; no names of variants.
@@ -107,7 +108,7 @@ class Exchange:
         except OSError as problem:
             if error is None:
                 raise
-            error.add_note(f"what stood at {self.path} could not be put back: {reason(problem)}; see {self._beside}")
+            add_note(error, f"what stood at {self.path} could not be put back: {reason(problem)}; see {self._beside}")
         finally:
             if self._own is not None:
                 os.close(self._own)

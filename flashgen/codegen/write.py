@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flashgen.codegen.exchange import Exchange
 from flashgen.codegen.render import MODULE, render
-from flashgen.errors import EnvironmentProblem, UsageError, VerificationFailed
+from flashgen.errors import EnvironmentProblem, UsageError, VerificationFailed, add_note
 from flashgen.files import check_folder, reason
 from flashgen.spec.variant import Variant
 
@@ -60,7 +60,7 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
             if not exchange.kept:
                 said = _undone(exchange)
                 if lexists(path) and not exchange.is_back:
-                    error.add_note(said)
+                    add_note(error, said)
             raise
         exchange.kept = True
         if not _is_current(path, files):

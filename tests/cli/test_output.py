@@ -17,7 +17,7 @@ import typer
 
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.output import Output, plain_table, to_json
-from flashgen.errors import UsageError, VerificationFailed
+from flashgen.errors import UsageError, VerificationFailed, add_note
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def test_an_interrupt_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def noted(error: BaseException) -> BaseException:
-    error.add_note("and \x1b was there")
+    add_note(error, "and \x1b was there")
     return error
 
 

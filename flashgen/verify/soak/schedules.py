@@ -54,9 +54,9 @@ def classes(plan: Plan) -> Tensor:
     found = torch.zeros(tiles.shape, dtype=torch.int64)
     columns = tiles.shape[-1]
     for row in torch.cartesian_prod(*map(torch.arange, tiles.shape[:-1])).tolist() if tiles.numel() else ():
-        mixed, full = counts[(*row, 0)], counts[(*row, 1)]
+        mixed, full, *_ = counts[tuple(row)].tolist()
         found[tuple(row)][tiles[tuple(row)][:mixed].long()] = MIXED
-        found[tuple(row)][tiles[tuple(row)][columns - int(full) :].long()] = FULL
+        found[tuple(row)][tiles[tuple(row)][columns - full :].long()] = FULL
     return found
 
 
