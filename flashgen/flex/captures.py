@@ -104,9 +104,8 @@ def _read_mod(mod: Any, found: Captured) -> None:
     except (_TooLarge, RecursionError):
         way = ".".join(filter(None, found.within[:3]))
         many = f"more than {_MOST} values, or one too deep within others, by way of {way}"
-        raise ModError(
-            begin_of(mod), f"it captures {many}; expected what it reads alone, many numbers as a tensor"
-        ) from None
+        message = f"it captures {many}; expected what it reads alone, many numbers as a tensor"
+        raise ModError(begin_of(mod), message) from None
 
 
 def _code_of(mod: Any) -> int:

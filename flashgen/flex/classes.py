@@ -50,6 +50,7 @@ def captures_nothing(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
 
+@functools.cache
 def is_of_library(module: str) -> bool:
     """Whether this is the name of a module whose functions and classes do not change: what these read is not looked
     for, while variables of Python's own modules, as `os.environ`, are.
@@ -57,7 +58,6 @@ def is_of_library(module: str) -> bool:
     return captures_nothing(module) or _is_standard(module.partition(".")[0])
 
 
-@functools.cache
 def _is_standard(name: str) -> bool:
     """Whether a module is of Python's own library, and no file of a user's that has its name."""
     file = getattr(sys.modules.get(name), "__file__", None)
