@@ -18,7 +18,6 @@ from flashgen.lang.nodes import Const, Expr, Op, Type, const, indices, inputs, o
 # Their first operand does no harm.
 _DIVISIONS = frozenset({"truediv", "mod", "floordiv"})
 
-
 # Tests that all hold where something that is taken reads a node; none where that is so for every pair.
 Tests = tuple[Expr, ...]
 
@@ -81,15 +80,13 @@ def _guarded(node: Op, children: tuple[Expr, ...], test: Expr) -> tuple[Expr, ..
     """The operands of an operation, of which those that may do harm are 1 where the test fails."""
     if node.type is not Type.FLOAT or keeps_finite(node):
         return children
-    harmless = node.args[:1] if node.name in _DIVISIONS else ()
-    return tuple(
-        child
-        if arg in harmless or isinstance(arg, Const) or _is_positive(arg)
-        else op("where", test, child, const(1.0))
-        for arg, child in zip(node.args, children, strict=True)
-    )
+    # By their place: a number may be divided by itself.
+    kept = children[:1] if node.name in _DIVISIONS else ()
+    rest = zip(node.args[len(kept) :], children[len(kept) :], strict=True)
+    return (*kept, *(child if _is_harmless(arg) else op("where", test, child, const(1.0)) for arg, child in rest))
 
 
-def _is_positive(operand: Expr) -> bool:
-    """Whether it is a whole number from 1 on."""
-    return isinstance(operand, Op) and operand.name == "to_float" and assumed().of(operand.args[0]).low > 0
+def _is_harmless(operand: Expr) -> bool:
+    """Whether it is a constant, or a whole number from 1 on."""
+    whole = operand.args[0] if isinstance(operand, Op) and operand.name == "to_float" else None
+    return isinstance(operand, Const) or (whole is not None and assumed().of(whole).low > 0)

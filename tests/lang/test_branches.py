@@ -24,6 +24,10 @@ GUARDED = {
         "score + where(k <= q, 0.0, a[h] * sqrt(max(k - q, 1)))",
     ),
     "score + where(k < q, (q - k) ** a[h], 0.0)": (2, "score + where(k < q, max(q - k, 1) ** a[h], 0.0)"),
+    "score + where(k < q, a[h] * ((q - k) / (q - k)), 0.0)": (
+        1,
+        "score + where(k < q, a[h] * (max(q - k, 1) / max(q - k, 1)), 0.0)",
+    ),
     "where(score > 0, sqrt(score), score)": (1, "where(score > 0, sqrt(max(score, 1e-30)), score)"),
     "score + where(k < q, where(k > 2, a[h] / (k - 2), a[h] * log(q - k)), 0.0)": (
         2,

@@ -98,29 +98,28 @@ def test_maps_of_maps_are_one_launch_too(gallery_module: Modules) -> None:
     same(found, looped(torch.func.vmap(layer), 0, *tensors))
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_inputs_of_each_batch_element_are_mapped_with_it(gallery_module: Modules, mapped: bool) -> None:
-    module, tensors = gallery_module("document"), qkv(COUNT, BATCH)
-    doc = torch.randint(0, 3, (*[COUNT] * mapped, BATCH, LENGTH), dtype=torch.int32, device=DEVICE).sort().values
-    layer = lambda q, k, v, doc: attend(module, doc=doc)(q, k, v)  # noqa: E731
+def assert_one_launch(module: ModuleType, name: str, given: torch.Tensor, mapped: bool) -> None:
+    """Of a variant with one input of its own, mapped with q, k and v or not."""
+    tensors = qkv(COUNT, BATCH)
+    layer = lambda q, k, v, own: attend(module, **{name: own})(q, k, v)  # noqa: E731
     dims = (0, 0, 0, 0 if mapped else None)
     with launches() as counts:
-        found = torch.func.vmap(layer, in_dims=dims)(*tensors, doc)
+        found = torch.func.vmap(layer, in_dims=dims)(*tensors, given)
     assert counts["_forward"] == 1
-    same(found, looped(layer, dims, *tensors, doc))
+    same(found, looped(layer, dims, *tensors, given))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_inputs_of_each_batch_element_are_mapped_with_it(gallery_module: Modules, mapped: bool) -> None:
+    doc = torch.randint(0, 3, (*[COUNT] * mapped, BATCH, LENGTH), dtype=torch.int32, device=DEVICE).sort().values
+    assert_one_launch(gallery_module("document"), "doc", doc, mapped)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("batch", [1, BATCH])
 def test_so_are_inputs_that_may_have_one_element_for_all(gallery_module: Modules, mapped: bool, batch: int) -> None:
-    module, tensors = gallery_module("block_sparse"), qkv(COUNT, BATCH)
     mask = torch.rand(*[COUNT] * mapped, batch, HEADS, 1, 1, device=DEVICE) > 0.4
-    layer = lambda q, k, v, mask: attend(module, block_mask=mask)(q, k, v)  # noqa: E731
-    dims = (0, 0, 0, 0 if mapped else None)
-    with launches() as counts:
-        found = torch.func.vmap(layer, in_dims=dims)(*tensors, mask)
-    assert counts["_forward"] == 1
-    same(found, looped(layer, dims, *tensors, mask))
+    assert_one_launch(gallery_module("block_sparse"), "block_mask", mask, mapped)
 
 
 def test_inputs_without_a_batch_are_mapped_one_after_another(gallery_module: Modules) -> None:
