@@ -88,7 +88,8 @@ def _sure_bound(node: Expr, bounds: list[float]) -> float:
         return _WIDE_INTEGER
     if isinstance(node, Const):
         return abs(float(node.value)) if math.isfinite(node.value) else math.inf
-    if not isinstance(node, Op) or node.name not in _TAME or math.inf in bounds:
+    # The cosine of what is infinite in float32 is NaN, though cosines are small.
+    if not isinstance(node, Op) or node.name not in _TAME or max(bounds) > LARGEST_FLOAT32:
         return math.inf
     return math.prod(bounds) if node.name == "mul" else _RULES.get(node.name, _unbounded)(*bounds)
 

@@ -166,13 +166,10 @@ class _Tiles:
             return TRUE
         if self._is_end(expr):
             return _for_tile(expr, op("eq", expr, expr))
-        found = self.of(expr)
-        # What overflows may make NaN of finite numbers.
-        ends = (end for end in (found.low, found.high) if end is not None and not is_surely_finite(end))
-        return _all([self._is_finite(expr), *(op("eq", end, end) for end in ends)])
+        return self._is_finite(expr)
 
     def _is_finite(self, expr: Expr) -> Expr:
-        """Whether all floats are finite that a float is made of."""
+        """Whether all floats are finite that a float is made of, and all that it comes to on the way."""
         for node in walk(expr, to=self._finite):
             if node not in self._finite:
                 self._finite[node] = self._made_of_finite(node)
@@ -182,10 +179,15 @@ class _Tiles:
         if node.type is not Type.FLOAT:
             return TRUE
         if self._is_end(node):
-            return _for_tile(node, op("lt", op("abs", node), const(math.inf)))
+            return _for_tile(node, _below_infinity(node))
+        whole = _all(self._finite[child] for child in node.children)
         if isinstance(node, Reduction):
-            return simplify(reduction("all", node.index, self._finite[node.term]))
-        return _all(self._finite[child] for child in node.children)
+            whole = simplify(reduction("all", node.index, whole))
+        assert isinstance(node, Op | Reduction)
+        # All values lie between the ends. What overflows may make NaN of finite numbers, and a bound then hide that.
+        found = self.of(node) if node.name in ("add", "sub", "mul", "sum") else UNKNOWN
+        ends = (end for end in (found.low, found.high) if end is not None and not is_surely_finite(end))
+        return _all([whole, *map(_below_infinity, ends)])
 
     def _logic(self, expr: Op) -> Range:
         ranges = [self.of(arg) for arg in expr.args]
@@ -214,6 +216,10 @@ class _Tiles:
 
 def _over_tile(name: str, expr: Expr) -> Expr:
     return op(name, expr) if variables(expr) & {"q", "k"} else expr
+
+
+def _below_infinity(expr: Expr) -> Expr:
+    return op("lt", op("abs", expr), const(math.inf))
 
 
 def _for_tile(expr: Expr, test: Expr) -> Expr:

@@ -201,6 +201,27 @@ def test_products_of_finite_numbers_that_are_not(tmp_path: Path) -> None:
     assert check(load_module(generate(variant, tmp_path)), call, seen, 16, 16).unique().tolist() == [NONE, MIXED]
 
 
+_ROWS, _KEYS = torch.arange(64.0)[:, None], torch.arange(64.0)
+_UNDEFINED = ((_ROWS - _KEYS) * 1e37 - (_ROWS + _KEYS) * 1e37).isnan()
+OVERFLOWS = {
+    "a cosine of infinity": ("cos(k * 1e38) < q + 2.0", _KEYS < 4),
+    "infinity times nothing": ("k * 1e38 * 0.0 < q + 2.0", _KEYS < 4),
+    "a bound of infinity less itself": ("clamp((q - k) * c[h] - (q + k) * c[h], -1.0, 1.0) < 2.0", ~_UNDEFINED),
+    "not that": ("not (clamp((q - k) * c[h] - (q + k) * c[h], -1.0, 1.0) < 2.0)", _UNDEFINED),
+}
+
+
+@pytest.mark.parametrize(("mask", "seen"), OVERFLOWS.values(), ids=OVERFLOWS)
+def test_what_float32_does_not_hold_on_the_way_to_small_numbers(mask: str, seen: torch.Tensor, tmp_path: Path) -> None:
+    """Its cosine is NaN, and so is what a bound seems to keep in order."""
+    inputs = {"c": {"shape": ["heads"], "dtype": "float32"}} if "c[h]" in mask else {}
+    variant = load({"name": "planned", "mask": mask, "inputs": inputs})
+    call = make_inputs(variant, Problem(1, 1, 1, 64, 64, 16, 16, "float32"))
+    for tensor in call.inputs.values():
+        tensor.fill_(1e37)
+    check(load_module(generate(variant, tmp_path)), call, seen.expand(1, 1, 64, 64), 16, 16)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("planned")
