@@ -39,11 +39,15 @@ class _Size:
 
 def magnitude(root: Expr) -> float:
     """A bound of the absolute value; infinite where nothing bounds it."""
+    return _sizes(root)[root].bound
+
+
+def _sizes(root: Expr) -> dict[Expr, _Size]:
     known: dict[Expr, _Size] = {}
     for node in walk(root):
         parts = [known[child] for child in node.children]
         known[node] = _Size(_bound(node, parts), _kind(node, parts))
-    return known[root].bound
+    return known
 
 
 def is_held(size: float | Fraction) -> bool:
@@ -70,9 +74,17 @@ def keeps_finite(node: Op) -> bool:
 
 
 def is_finite(expr: Expr) -> bool:
-    """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be."""
+    """Whether it is finite in float32: no operation makes it infinite, and nothing that the caller gives may be.
+
+    Nor may what the caller gives for each pair below a function that has bounds: of NaN a tanh is NaN. One number that
+    is no number leaves no pair with a score, hidden or not.
+    """
     operations = all(not isinstance(node, Op) or node.name in _TAME for node in walk(expr))
-    return operations and magnitude(expr) <= LARGEST_FLOAT32
+    steps = {node for node in walk(expr) if node.type is not Type.FLOAT}
+    sizes = _sizes(expr)
+    within = (sizes[node] for node in walk(expr, to=steps) if node not in steps)
+    held = all(size.bound <= LARGEST_FLOAT32 or size.kind is _Kind.NUMBER for size in within)
+    return operations and held and sizes[expr].bound <= LARGEST_FLOAT32
 
 
 def is_surely_finite(root: Expr) -> bool:

@@ -78,6 +78,28 @@ def test_it_is_as_if_masked(tmp_path: Path, name: str) -> None:
         torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("score", ["w[h] * tanh(x[b, k])", "w[h] * cos(x[b, q])", "w[h] * (x[b, k] > 0)"])
+def test_hidden_pairs_may_read_what_is_no_number(tmp_path: Path, score: str) -> None:
+    """As the features of padding are: a function that has bounds makes nothing finite of them."""
+    place = "q" if "q" in score else "k"
+    x = {"shape": ["batch", "kv_len"], "dtype": "float32"}
+    inputs = {**KEEP, "x": x, "w": {"shape": ["heads"], "dtype": "float32", "grad": True}}
+    spec = {"inputs": inputs, "align": "top_left", "score": f"score + {score}", "mask": f"keep[b, {place}]"}
+    tensors = call()
+    keep = tensors["keep"]
+    leaves = {n: tensors[n].requires_grad_() for n in "qkv"} | {"w": torch.tensor([0.5, -1.0]).requires_grad_()}
+    attention = built(spec, tmp_path).attention
+
+    def found(padding: float) -> list[torch.Tensor]:
+        random = torch.Generator().manual_seed(6)
+        x = torch.randn(BATCH, KV_LEN, generator=random).masked_fill(~keep, padding)
+        given = leaves | {"keep": keep, "x": x}
+        return answers(attention, given, config=CONFIG, backward_config=BACKWARD)
+
+    for mine, right in zip(found(math.nan), found(0.0), strict=True):
+        assert torch.equal(mine, right)
+
+
 def test_scores_below_a_threshold_of_the_row(tmp_path: Path) -> None:
     """The five largest of each row."""
     spec = {
