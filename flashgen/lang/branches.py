@@ -2,7 +2,8 @@
 
 Autograd differentiates both branches of `where`, and multiplies what the one not taken has for a derivative by 0:
 `where(k < q, a[h] / (q - k), 0.0)` so has NaN for the gradient of a, since 0 times infinity is NaN. What may become
-infinite or NaN there gets another operand, 1, where nothing that is taken reads it.
+infinite or NaN there gets another operand, 1, where nothing that is taken reads it. So does what the caller gives for
+each pair, such as the features of padding, below an operation whose derivative depends on it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from functools import reduce
 from flashgen.lang.fold import simplify
 from flashgen.lang.intervals import assumed
 from flashgen.lang.magnitudes import is_tame, keeps_finite
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, indices, inputs, op, rebuild, variables, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, indices, inputs, op, rebuild, variables, walk
 
 # Their first operand does no harm.
 _DIVISIONS = frozenset({"truediv", "mod", "floordiv"})
+
+# Their derivative is the same whatever their operands are.
+_LINEAR = frozenset({"add", "sub", "neg", "where"})
 
 # Tests that all hold where something that is taken reads a node; none where that is so for every pair.
 Tests = tuple[Expr, ...]
@@ -24,9 +28,10 @@ Tests = tuple[Expr, ...]
 
 def with_tame_branches(root: Expr, learned: Collection[str]) -> Expr:
     """The same value with finite derivatives by `score` and the `learned` inputs, wherever what is taken has them."""
-    if is_tame(root):
-        return root
     nodes = list(walk(root))
+    bent = _bent(nodes, frozenset(learned))
+    if is_tame(root) and not any(map(_differs, bent)):
+        return root
     read = _where_read(nodes, frozenset(learned))
     done: dict[Expr, Expr] = {}
     for node in nodes:
@@ -35,7 +40,28 @@ def with_tame_branches(root: Expr, learned: Collection[str]) -> Expr:
         if isinstance(node, Op) and read[node] and indices(*read[node]) <= indices(node):
             children = _guarded(node, children, _all(read[node]))
         done[node] = rebuild(node, children)
+        if node in bent and read[node] and _differs(node) and indices(*read[node]) <= indices(node):
+            done[node] = op("where", _all(read[node]), done[node], const(1.0))
     return done[root]
+
+
+def _differs(node: Expr) -> bool:
+    """Whether it is a float that the caller gives for each pair, row or key: one number that is NaN is so for all."""
+    return isinstance(node, Gather) and node.type is Type.FLOAT and not variables(node).isdisjoint({"q", "k"})
+
+
+def _bent(nodes: list[Expr], learned: frozenset[str]) -> set[Expr]:
+    """The floats on which a derivative depends: what lies below an operation that has one and is not linear."""
+    found: set[Expr] = set()
+    for node in reversed(nodes):
+        own = node in found or (isinstance(node, Op) and node.name not in _LINEAR and _derives(node, learned))
+        if own and node.type is Type.FLOAT:
+            found.update(child for child in node.children if child.type is Type.FLOAT)
+    return found
+
+
+def _derives(node: Expr, learned: frozenset[str]) -> bool:
+    return "score" in variables(node) or not learned.isdisjoint(inputs(node))
 
 
 def _where_read(nodes: list[Expr], learned: frozenset[str]) -> Mapping[Expr, Tests]:
@@ -54,8 +80,7 @@ def _where_read(nodes: list[Expr], learned: frozenset[str]) -> Mapping[Expr, Tes
         test, *branches = node.args
         add(test, own)
         for branch, taken in zip(branches, (test, _not(test)), strict=True):
-            derives = "score" in variables(branch) or not learned.isdisjoint(inputs(branch))
-            add(branch, (*own, taken) if derives and taken not in own else own)
+            add(branch, (*own, taken) if _derives(branch, learned) and taken not in own else own)
     return read
 
 

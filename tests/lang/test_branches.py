@@ -46,8 +46,28 @@ HARMLESS = [
 ]
 
 
+# Features of keys, which are no numbers where these are padding.
+FEATURES = {
+    "x": {"shape": ["batch", "kv_len"], "dtype": "float32"},
+    "keep": {"shape": ["batch", "kv_len"], "dtype": "bool"},
+}
+READ_IN_BRANCHES = [
+    "score + where(keep[b, k], a[h] * x[b, k], 0.0)",
+    "score + where(keep[b, k], tanh(a[h] + x[b, k]), 0.0)",
+    "where(keep[b, k], (0.5 * x[b, k] + 1.0) * score, score)",
+    "where(not keep[b, k], score, where(k < q, max(score, x[b, k]), score * x[b, k]))",
+]
+# Their derivative does not read them.
+ADDED_IN_BRANCHES = [
+    "score + where(keep[b, k], x[b, k] - a[h], 0.0)",
+    "where(keep[b, k], score + 2 * tanh(x[b, k]), score)",
+    "where(x[b, k] > 0, 2 * score, score) * a[h]",
+]
+
+
 def variant_of(score: str) -> Variant:
-    return load({"name": "chosen", "inputs": LEARNED if "a[h]" in score else {}, "score": score})
+    inputs = {name: form for name, form in (LEARNED | FEATURES).items() if f"{name}[" in score}
+    return load({"name": "chosen", "inputs": inputs, "score": score})
 
 
 def choices(root: Expr) -> int:
@@ -60,7 +80,7 @@ def test_what_may_do_harm_is_guarded(text: str, count: int) -> None:
     assert choices(with_tame_branches(score, {"a"})) == choices(score) + count
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@pytest.mark.parametrize("text", [*HARMLESS, *ADDED_IN_BRANCHES])
 def test_nothing_else_is(text: str) -> None:
     score = variant_of(text).score
     assert with_tame_branches(score, {"a"}) is score
@@ -85,3 +105,19 @@ def test_gradients_are_those_of_what_is_taken(text: str, finite: str, tmp_path: 
     for one, other in zip(*found, strict=True):
         assert one.isfinite().all()
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("text", READ_IN_BRANCHES)
+def test_what_a_branch_reads_makes_no_gradient_nan_where_it_is_not_taken(text: str, tmp_path: Path) -> None:
+    module = load_module(generate(variant_of(text), tmp_path))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(1, 4, 9, 16, dtype=torch.float64, generator=generator)
+    keep = torch.arange(9)[None] % 3 > 0
+    found = []
+    for padding in (float("nan"), float("inf"), 0.5):
+        q, a = drawn.clone().requires_grad_(), torch.linspace(0.1, 1.0, 4, dtype=torch.float64).requires_grad_()
+        x = drawn[:, 0, :, 0].masked_fill(~keep, padding)
+        out = module.reference(q, q, q, x=x, keep=keep, **({"a": a} if "a[h]" in text else {}))
+        found.append([out, *torch.autograd.grad(out.square().sum(), [q, a] if "a[h]" in text else [q])])
+    for one, other, finite in zip(*found, strict=True):
+        assert finite.isfinite().all() and torch.equal(one, finite) and torch.equal(other, finite)
