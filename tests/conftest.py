@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import function_blocks
 import pytest
 import torch
 from gpu_share import take_gpu
@@ -33,6 +34,8 @@ if not torch.cuda.is_available():
 
 # Tests run side by side, on small tensors.
 torch.set_num_threads(1)
+
+function_blocks.install()
 
 # The same examples every time, so that a failure is the change's; --hypothesis-profile=explore draws new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
