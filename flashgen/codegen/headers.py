@@ -10,28 +10,38 @@ _MANY = 6
 _SHORT = 24
 
 
-def in_rows(source: str, laid_out: str, width: int) -> str:
+def in_rows(source: str, laid_out: str, width: int) -> list[str]:
     """`laid_out`, the source after ruff, in rows where ruff gave each argument, or imported name, a line of its own.
 
     Arguments of a head that share a line in `source` share a row, as far as it has room for them. An import, and a call
-    of many short arguments, has as many in a row as there is room for.
+    of many short arguments, has as many in a row as there is room for. It comes as the texts of its statements, each
+    with what stands in front of it, the last one with what comes after it.
     """
     lines = laid_out.split("\n")
-    heads = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    statements = ast.parse(laid_out).body
+    begins = [0, *(node.end_lineno or 0 for node in statements[:-1])]
+    found: list[str] = []
     # From the end, so that what comes before stands where the tree has it.
-    for node in reversed(ast.parse(laid_out).body):
-        if isinstance(node, ast.ImportFrom):
-            _group_names(lines, node, width)
-            continue
-        if not isinstance(node, ast.FunctionDef):
-            _group_calls(lines, node, width)
-            continue
-        for statement in reversed(node.body):
-            _group_calls(lines, statement, width)
-        _group_arguments(lines, _rows(heads.pop()), node, width)
-        for decorator in reversed(node.decorator_list):
-            _group_list(lines, decorator, width)
-    return "\n".join(lines)
+    for node, begin in zip(reversed(statements), reversed(begins), strict=False):
+        _group(lines, source, node, width)
+        found.append("\n".join(lines[begin:]))
+        del lines[begin:]
+    return found[::-1] or [laid_out]
+
+
+def _group(lines: list[str], source: str, node: ast.stmt, width: int) -> None:
+    """Rewrite a statement of the module in place."""
+    if isinstance(node, ast.ImportFrom):
+        _group_names(lines, node, width)
+        return
+    if not isinstance(node, ast.FunctionDef):
+        _group_calls(lines, node, width)
+        return
+    for statement in reversed(node.body):
+        _group_calls(lines, statement, width)
+    _group_arguments(lines, source, node, width)
+    for decorator in reversed(node.decorator_list):
+        _group_list(lines, decorator, width)
 
 
 def of_several_lines(node: ast.AST) -> Iterator[ast.AST]:
@@ -66,9 +76,9 @@ def _is_column(call: ast.Call) -> bool:
     return [each.end_lineno for each in call.args] == [*range(call.lineno + 1, call.end_lineno or 0)]
 
 
-def _rows(function: ast.FunctionDef) -> list[int]:
-    """The line of each argument, a star alone with the one after it."""
-    arguments = function.args
+def _rows(source: str, name: str) -> list[int]:
+    """The line of each argument of a function, a star alone with the one after it."""
+    arguments = _arguments_of(source, name)
     lines = [each.lineno for each in (*arguments.posonlyargs, *arguments.args)]
     if arguments.vararg is not None:
         lines.append(arguments.vararg.lineno)
@@ -78,12 +88,24 @@ def _rows(function: ast.FunctionDef) -> list[int]:
     return lines + ([arguments.kwarg.lineno] if arguments.kwarg is not None else [])
 
 
-def _group_arguments(lines: list[str], rows: Sequence[int], function: ast.FunctionDef, width: int) -> None:
+def _arguments_of(source: str, name: str) -> ast.arguments:
+    """Of its head alone: to parse a whole text takes much of the time that rendering it does."""
+    begin = f"\n{source}".rindex(f"\ndef {name}(")
+    head = source[begin : source.index(":\n", begin)]
+    (function,) = ast.parse(f"{head}: ...").body
+    assert isinstance(function, ast.FunctionDef)
+    return function.args
+
+
+def _group_arguments(lines: list[str], source: str, function: ast.FunctionDef, width: int) -> None:
     """Rewrite the head of a function in place; it stays where it is not one argument a line."""
     first = function.lineno
-    last = next(n for n in range(first - 1, len(lines)) if lines[n].endswith(":"))
+    last = next((n for n in range(first - 1, function.body[0].lineno - 1) if lines[n].endswith(":")), first)
     texts = [line.strip() for line in lines[first:last]]
-    if not texts or len(texts) != len(rows) or any("#" in text for text in texts):
+    if not texts or any("#" in text for text in texts):
+        return
+    rows = _rows(source, function.name)
+    if len(texts) != len(rows):
         return
     whole = lines[first - 1] + " ".join(texts).rstrip(",") + lines[last].strip()
     if len(whole) <= width:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import symtable
 import sys
@@ -76,24 +75,22 @@ def importable_names() -> frozenset[str]:
 _OF_PYTHON = frozenset({"__file__", "__name__", "__class__"})
 
 
-@lru_cache(maxsize=256)
 def free_names(source: str) -> frozenset[str]:
     """The names that a text reads and neither defines nor has from Python itself."""
-    top = symtable.symtable(source, "generated", "exec")
-    defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() and not symbol.is_imported()}
-    return frozenset({*_read(top)} - defined - {*dir(builtins)} - _OF_PYTHON)
+    return _names(source)[1]
+
+
+def defined_names(source: str) -> tuple[str, ...]:
+    """The names that a module defines at its top, what it imports left out."""
+    return _names(source)[0]
 
 
 @lru_cache(maxsize=256)
-def defined_names(source: str) -> tuple[str, ...]:
-    """The names that a module defines at its top, what it imports left out."""
-    found: list[str] = []
-    for node in ast.parse(source).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.append(node.name)
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        found += [name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)]
-    return tuple(found)
+def _names(source: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What a text defines, in its order, and what it reads besides. Its tree would take three times as long."""
+    top = symtable.symtable(source, "generated", "exec")
+    defined = [symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() and not symbol.is_imported()]
+    return tuple(defined), frozenset({*_read(top)} - {*defined, *dir(builtins)} - _OF_PYTHON)
 
 
 def _read(table: symtable.SymbolTable) -> Iterator[str]:

@@ -34,7 +34,7 @@ def formatted(files: Mapping[str, str]) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def _formatted(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     texts = _by_ruff(dict(files))
-    return tuple((name, wrapped(in_rows(source, texts[name], WIDTH))) for name, source in files)
+    return tuple((name, "\n".join(map(wrapped, in_rows(source, texts[name], WIDTH)))) for name, source in files)
 
 
 def _by_ruff(files: Mapping[str, str]) -> dict[str, str]:

@@ -98,8 +98,21 @@ def test_arguments_of_a_call_that_are_long_or_few_have_lines_of_their_own() -> N
         assert len(text.splitlines()) == arguments.count(",") + 3
 
 
-def test_a_head_without_arguments_stays() -> None:
-    assert laid_out("def f():\n    return 1\n") == "def f():\n    return 1\n"
+@pytest.mark.parametrize("text", ["def f():\n    return 1\n", "def f(x): ...\n", "def f(x):  # why\n    return x\n"])
+def test_a_head_of_one_line_stays(text: str) -> None:
+    assert laid_out(text) == text
+
+
+def test_prose_that_looks_like_a_head_is_none() -> None:
+    head = f"def f(\n    {NAMES},\n    last,\n):\n"
+    text = laid_out(f'"""Prose.\n\ndef f(a, b):\n"""\n\n\n{head}    return last\n')
+    assert text.startswith('"""Prose.\n\ndef f(a, b):\n"""\n\n\ndef f(\n    argument_0, argument_1,')
+    assert text.endswith(",\n    last,\n):\n    return last\n")
+
+
+@pytest.mark.parametrize("text", ["", "# A comment alone.\n"])
+def test_a_file_without_statements_stays(text: str) -> None:
+    assert laid_out(text) == text
 
 
 def test_a_row_that_is_too_long_goes_on_in_the_next() -> None:
