@@ -55,9 +55,11 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[st
     ran.write_text("")
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # Of other plugins than these, hypothesis takes as long to start as all the rest.
+    own = {"PYTHONPATH": paths, "RAN": str(ran), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", ".", *arguments],
-        env={**inherited, "PYTHONPATH": paths, "RAN": str(ran), **environment},
+        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "--rootdir", ".", ".", *arguments],
+        env={**inherited, **own, **environment},
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.returncode, sorted(ran.read_text().split()), done.stdout.partition("by file")[2] or done.stdout
