@@ -18,7 +18,8 @@ from flashgen.errors import VerificationFailed
 from flashgen.runtime import Config
 from flashgen.runtime.lookup import current_device
 from flashgen.spec.variant import Variant
-from flashgen.verify.cases import Case, cases_for, gradient_cases_for
+from flashgen.verify.case import Case
+from flashgen.verify.cases import cases_for, gradient_cases_for
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.paged_cases import PagedCase, paged_cases_for
 from flashgen.verify.report import CaseResult, Report

@@ -11,7 +11,7 @@ from flashgen.problems.calls import Call
 from flashgen.problems.packed import Module
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Verdict
-from flashgen.verify.cases import Backward, Case
+from flashgen.verify.case import Backward, Case
 from flashgen.verify.eager_gradients import Loss, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
 from flashgen.verify.poison import poisoned

@@ -16,7 +16,7 @@ from pathlib import Path
 from flashgen.errors import VerificationFailed
 from flashgen.processes import command, environment
 from flashgen.spec.variant import Variant
-from flashgen.verify.cases import Case
+from flashgen.verify.case import Case
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.report import Report
 

@@ -23,10 +23,10 @@ from flashgen.runtime import Config
 from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.record_files import RecordWarning
-from flashgen.spec.variant import Variant
+from flashgen.spec.variant import Input, Variant
 from flashgen.verify.bearable import bearable
 from flashgen.verify.budget import Verdict, judge
-from flashgen.verify.cases import Backward, Case
+from flashgen.verify.case import Backward, Case, along
 from flashgen.verify.gradients import draw_loss, launch_gradients, prove_gradients
 from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
@@ -87,7 +87,7 @@ def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device
     if isinstance(case, PagedCase):
         launch_paged(module, variant, case, device)
         return
-    given, call = _given(module, variant, case, _call(variant, case, device))
+    given, call = _given(module, variant, case, dense_call(variant, case, device))
     if case.backward is not None:
         launch_gradients(given, variant, case, case.backward, call)
     else:
@@ -174,7 +174,7 @@ def _lengths(problem: Problem) -> tuple[tuple[int, int], ...]:
 def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
     """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
     case = Case("rehearsal", _cut_down(problem))
-    call = _call(variant, case, device)
+    call = dense_call(variant, case, device)
     given = _given(module, variant, case, call)[0]
     out, lse = given.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
     judge(out, lse, call, given.reference)
@@ -197,7 +197,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
             return prove_paged(module, variant, case, device)
-    return prove_call(module, variant, case, _call(variant, case, device))
+    return prove_call(module, variant, case, dense_call(variant, case, device))
 
 
 def prove_call(module: ModuleType, variant: Variant, case: Case, dense: Call) -> Verdict:
@@ -228,7 +228,8 @@ def _products(allow_tf32: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _call(variant: Variant, case: Case, device: str) -> Call:
+def dense_call(variant: Variant, case: Case, device: str) -> Call:
+    """The arguments of a case, before its sequences are packed."""
     # A hint of one global token in 200 is realistic, and proves nothing at length 100.
     samples = tuple(
         (name, sample if sample.density is None else replace(sample, density=max(sample.density, LEAST_DENSITY)))
@@ -243,8 +244,20 @@ def _call(variant: Variant, case: Case, device: str) -> Call:
         elif case.broadcast:
             ones = tuple(slice(0, 1) if dim.may_be_one else slice(None) for dim in tensor.dims)
             inputs[tensor.name] = inputs[tensor.name][ones]
+        if case.stretches and tensor.name in inputs:
+            inputs[tensor.name] = _in_stretches(tensor, inputs[tensor.name], case.stretches)
     q, k = (call.q.abs(), -call.k.abs()) if case.below else (call.q, call.k)
     return replace(call, q=q * case.gain, k=k, inputs=inputs)
+
+
+def _in_stretches(tensor: Input, values: torch.Tensor, count: int) -> torch.Tensor:
+    """An input with so many of its values along queries and keys, each for a stretch of as many."""
+    for axis, dim in enumerate(tensor.dims):
+        if along(dim):
+            length = -(-values.shape[axis] // count)
+            first = torch.arange(values.shape[axis], device=values.device) // length * length
+            values = values.index_select(axis, first)
+    return values
 
 
 def _given(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:

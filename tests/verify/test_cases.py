@@ -6,10 +6,12 @@ from collections.abc import Callable
 from itertools import combinations, product
 
 import pytest
+import torch
 from gallery import NAMES, VARIANTS
 
 from flashgen.spec import load
 from flashgen.verify.cases import Case, cases_for, gradient_cases_for
+from flashgen.verify.run import dense_call
 
 
 def full_level(spec: dict) -> tuple[Case, ...]:
@@ -84,3 +86,33 @@ def test_sugar_gets_its_own_cases() -> None:
     assert "default inputs" in alibi
     blocks = {case.name for case in full_level({"name": "blocks", "block_sparse": {"block_q": 64, "block_kv": 64}})}
     assert "broadcast inputs" in blocks
+
+
+# Masks that inputs decide, and which pairs they show.
+DOCUMENT = {"inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}}, "mask": "doc[b, q] == doc[b, k]"}
+PADDING = {"inputs": {"kept": {"shape": ["batch", "kv_len"], "dtype": "bool"}}, "mask": "kept[b, k]"}
+PAIRS = {
+    "inputs": {"shown": {"shape": ["q_len", "kv_len"], "dtype": "bool"}},
+    "mask": "shown[q, k]",
+    "align": "top_left",
+}
+BY_INPUTS = {
+    "document": (DOCUMENT, lambda doc, q_len: doc[:, -q_len:, None] == doc[:, None]),
+    "padding": (PADDING, lambda kept, q_len: kept[:, None].expand(-1, q_len, -1)),
+    "pairs": (PAIRS, lambda shown, q_len: shown[None]),
+}
+
+
+@pytest.mark.parametrize("name", BY_INPUTS)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_where_inputs_decide_some_tiles_are_seen_whole_and_some_not_at_all(name: str, gpu: bool) -> None:
+    spec, shown_by = BY_INPUTS[name]
+    variant, tile = load({"name": name, **spec}), 128 if gpu else 32
+    for cases in (cases_for, gradient_cases_for):
+        found = [case for case in cases(variant, "quick", gpu, True) if case.stretches]
+        assert {bool(case.lengths) for case in found} == {False, True}
+        (dense,) = (case for case in found if not case.lengths)
+        (values,) = dense_call(variant, dense, "cpu").inputs.values()
+        shown = shown_by(values, dense.problem.q_len).float()
+        shares = torch.nn.functional.avg_pool2d(shown, tile)
+        assert shares.min() == 0 and shares.max() == 1

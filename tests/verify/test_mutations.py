@@ -85,6 +85,12 @@ MUTATIONS = [
     )),
     Mutation("every tile taken as full", "document", (("state.to(tl.int8)", "(state * 0 + 2).to(tl.int8)"),)),
     Mutation("mixed tiles skipped", "document", (("state.to(tl.int8)", "tl.where(state == 1, 0, state).to(tl.int8)"),)),
+    Mutation("tiles on the diagonal taken as full", "document", (
+        ("every = (k_last <= q_first)", "every = (k_first <= q_first)"),
+    )),
+    Mutation("the first tile of each chunk classified alone", "document", (
+        ("keys = tl.minimum((chunk + i) * BN", "keys = tl.minimum(i * BN"),
+    )),
     Mutation("head_dim cut to a multiple of 16", "full", (("[q_len, head_dim]", "[q_len, head_dim // 16 * 16]"),)),
     Mutation("weights rounded to 8 bits", "full", (("p.to(v_tile.dtype)", "p.to(tl.float8e5).to(v_tile.dtype)"),)),
 ]  # fmt: skip
