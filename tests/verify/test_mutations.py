@@ -91,6 +91,9 @@ MUTATIONS = [
     Mutation("the first tile of each chunk classified alone", "document", (
         ("keys = tl.minimum((chunk + i) * BN", "keys = tl.minimum(i * BN"),
     )),
+    Mutation("rows of few queries counted from each tile's first", "causal", (
+        ("rows = tile * BM + tl.arange(0, BM)\n    in_range", "rows = tl.arange(0, BM)\n    in_range"),
+    )),
     Mutation("head_dim cut to a multiple of 16", "full", (("[q_len, head_dim]", "[q_len, head_dim // 16 * 16]"),)),
     Mutation("weights rounded to 8 bits", "full", (("p.to(v_tile.dtype)", "p.to(tl.float8e5).to(v_tile.dtype)"),)),
 ]  # fmt: skip

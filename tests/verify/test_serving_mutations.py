@@ -15,7 +15,7 @@ from packages import changed
 import flashgen.runtime.device.merge as merge
 from flashgen.codegen import load_module, write_package
 from flashgen.runtime import decoding
-from flashgen.verify import PagedCase, run_case
+from flashgen.verify import PagedCase, paged_cases_for, run_case
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,11 @@ def test_a_mistake_is_caught(
         write_package(tmp_path / mutation.variant, {**right, **changed({file: right[file]}, change)})
         module = load_module(tmp_path / mutation.variant)
     assert not is_proven(module, mutation.variant)
+
+
+def test_the_quick_level_has_several_tiles_of_rows(tmp_path: Path) -> None:
+    variant, right = VARIANTS["causal"], rendered(VARIANTS["causal"])
+    change = "rows = tile * BM + tl.arange(0, BM)\n    in_range", "rows = tl.arange(0, BM)\n    in_range"
+    write_package(tmp_path / "causal", {**right, **changed({"decode_paged.py": right["decode_paged.py"]}, change)})
+    module = load_module(tmp_path / "causal")
+    assert not all(run_case(module, variant, case, "cpu").ok for case in paged_cases_for(variant, "quick"))
