@@ -12,9 +12,9 @@ from flashgen.codegen import default_of, identity
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, Lookup
 from flashgen.runtime.lookup import current_device, shipped_in
-from flashgen.runtime.registry import MODES, TUNED
+from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
-from flashgen.tuning.workloads import bucket_of, problems
+from flashgen.tuning.workloads import bucket_of, problems, served
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,21 @@ def used_configs(variant: Variant, out: Path) -> tuple[Used, ...]:
     asked = problems(variant)
     own = identity(variant)
     present = [kernel for kernel in TUNED if kernel in own.templates]
+    drops = variant.dropout is not None
+    launched = dict.fromkeys(filter(None, (served(p, kernel, drops) for kernel in present for p in asked)))
     if not torch.cuda.is_available():
         detail = "built-in default: no GPU here, so no record applies"
-        return tuple(
-            Used(p, kernel, _default(variant, kernel, p), "default", detail)
-            for kernel in present
-            for p in asked
-            if kernel in MODES[p.mode]
-        )
+        return tuple(Used(p, kernel, _default(variant, kernel, p), "default", detail) for p, kernel in launched)
     shipped = shipped_in(variant.module_in(out))
     device = current_device(0)
     found = []
     with warnings.catch_warnings():
         # What a lookup warns of is what is shown here.
         warnings.simplefilter("ignore")
-        for kernel in present:
-            for p in asked:
-                if kernel not in MODES[p.mode]:
-                    continue
-                configs = Lookup(own, kernel, default_of(variant, kernel, p.packed), shipped)
-                choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket_of(p))
-                found.append(Used(p, kernel, choice.config, choice.source, choice.detail))
+        for p, kernel in launched:
+            configs = Lookup(own, kernel, default_of(variant, kernel, p.packed), shipped)
+            choice = configs.find(device, p.dtype, p.head_dim, p.v_head_dim, bucket_of(p))
+            found.append(Used(p, kernel, choice.config, choice.source, choice.detail))
     return tuple(found)
 
 

@@ -97,7 +97,7 @@ def traced(
         records_in(folder)
         report_old(folder, variant.name)
     found = []
-    for workload in workloads(asked, own, device, kernels):
+    for workload in workloads(asked, own, device, kernels, variant.dropout is not None):
         key = workload.key
         sizes = (key.capability, key.dtype, key.head_dim, key.v_head_dim)
         default = partial(default_of(variant, key.kernel, key.bucket.packed), *sizes)

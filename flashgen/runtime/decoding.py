@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import Sizes
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.merge import merge_splits
 from flashgen.runtime.launching import Rest, relaunch
@@ -33,9 +32,9 @@ _MERGE_READS = (
 )  # fmt: skip
 
 
-def few_queries(sizes: Sizes) -> bool:
+def few_queries(q_len: int, kv_len: int) -> bool:
     """Whether a dense call is for the decode kernel."""
-    return 1 <= sizes.q_len <= MOST_QUERIES and sizes.kv_len >= FEWEST_KEYS
+    return 1 <= q_len <= MOST_QUERIES and kv_len >= FEWEST_KEYS
 
 
 def row_tile(config: Config, rows: int) -> int:

@@ -30,7 +30,7 @@ def attention_forward(
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
     decodes = config is None and counts is None and not variant.packed and params.get("dropout_p", 0) == 0
-    if decodes and few_queries(call.sizes) and not is_empty(call):
+    if decodes and few_queries(call.sizes.q_len, call.sizes.kv_len) and not is_empty(call):
         return decoded(variant, call, choose_config(None, variant.configs["decode"], call), return_max)
     written = outputs(call, variant.natural, return_max)
     found = tuple(written.values())

@@ -104,12 +104,14 @@ class Tuner:
         self._effort = chosen(preset, trials, budget_seconds, exhaustive)
         indices, self._device = machine.gpus_at_hand(gpus)
         identity = load_module(module_path).IDENTITY
-        self._tasks = workloads(problems(variant, shapes, dtypes, modes), identity, self._device, kernels)
+        self._tasks = workloads(
+            problems(variant, shapes, dtypes, modes), identity, self._device, kernels, variant.dropout is not None
+        )
         self._open = ExitStack()
         crew = crew or self._open.enter_context(Crew(variant, module_path, indices))
         self._tools = Host(indices, self._device, crew)
         folders = (user_folder(variant.name), shipped_in(Path(module_path)))
-        defaults = {kernel: default_of(variant, kernel) for kernel in kernels}
+        defaults = {kernel: default_of(variant, kernel) for kernel in (task.key.kernel for task in self._tasks)}
         options = Options(scheduled_kernels(variant), defaults, seed, storage, force, not variant.allow_tf32)
         self._session = Session(self._tools, self._effort, folders, options, self._watch)
         self._watcher: _Watcher | None = None

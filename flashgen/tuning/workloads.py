@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from flashgen.problems.problem import Problem
+from flashgen.runtime.decoding import few_queries
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.records import Bucket, Device, Key
 from flashgen.runtime.registry import MODES, TUNED
@@ -50,20 +51,31 @@ def bucket_of(problem: Problem) -> Bucket:
     )  # fmt: skip
 
 
+def served(problem: Problem, kernel: str, drops: bool = False) -> tuple[Problem, str] | None:
+    """The form of call and the kernel that has what `kernel` does of calls of this size; None where it has no part.
+
+    The forward pass of few queries over many keys is the decode kernel's, unless the variant drops weights.
+    """
+    if kernel not in MODES[problem.mode]:
+        return None
+    if kernel == "forward" and problem.mode == "dense" and few_queries(problem.q_len, problem.kv_len) and not drops:
+        return replace(problem, mode="decode"), "decode"
+    return problem, kernel
+
+
 def workloads(
-    problems: Iterable[Problem], identity: Identity, device: Device, kernels: Sequence[str] = ("forward",)
-) -> list[Workload]:
+    problems: Iterable[Problem], identity: Identity, device: Device, kernels: Sequence[str] = ("forward",),
+    drops: bool = False,
+) -> list[Workload]:  # fmt: skip
     """One workload for each key; of problems in the same bucket the first stands for all.
 
-    `identity` is a generated module's IDENTITY, `kernels` are those to tune, as far as the module has them. All of
-    the forward come first, then for each problem those of the backward; those with the same compiled kernels stand
-    together.
+    `identity` is a generated module's IDENTITY, `kernels` are those to tune, as far as the module has them; `drops`:
+    it is one with dropout. All of the forward come first, then for each problem those of the backward; those with the
+    same compiled kernels stand together.
     """
     found: dict[Key, Workload] = {}
     named = [kernel for kernel in TUNED if kernel in kernels and kernel in identity.templates]
-    for problem, kernel in product(problems, named):
-        if kernel not in MODES[problem.mode]:
-            continue
+    for problem, kernel in filter(None, (served(*each, drops) for each in product(problems, named))):
         key = Key(
             device.gpu, device.capability, device.triton, identity.variant, kernel, problem.dtype,
             problem.head_dim, problem.v_head_dim, bucket_of(problem), identity.spec, identity.templates[kernel],

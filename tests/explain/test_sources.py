@@ -10,6 +10,7 @@ from flashgen import spec
 from flashgen.cli.shapes import parse_shape
 from flashgen.codegen import default_of
 from flashgen.errors import EnvironmentProblem
+from flashgen.explain.configs import used_configs
 from flashgen.explain.sources import device_named, traced
 from flashgen.runtime.config import Config
 from flashgen.runtime.lookup import shipped_in, user_root
@@ -151,3 +152,24 @@ def test_records_that_cannot_be_read_are_said_to_be_there(ask):
     path.write_text('{"format": 99}')
     with pytest.warns(RecordWarning, match="its format is 99, of a newer flashgen"):
         assert ask().choice.source == "default"
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "more", "kernel"),
+    [
+        (1, 8192, {}, "decode"),
+        (16, 512, {}, "decode"),
+        (17, 512, {}, "forward"),
+        (16, 511, {}, "forward"),
+        (1, 8192, {"dropout": 0.1}, "forward"),
+    ],
+)
+def test_few_queries_are_asked_for_where_a_call_asks(tmp_path, monkeypatch, q_len, kv_len, more, kernel):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    variant = spec.load(SPEC | more)
+    shape = parse_shape(f"batch=1,heads=32,kv_heads=8,q_len={q_len},kv_len={kv_len},head_dim=128")
+    asked = problems(variant, [shape], ["bfloat16"])
+    found = traced(variant, tmp_path / "generated", asked, H200)
+    assert [one.key.kernel for one in found] == [kernel, "backward_q", "backward_kv"]
+    in_short = used_configs(replace(variant, tune_shapes=(shape,), dtypes=("bfloat16",)), tmp_path / "generated")
+    assert {used.kernel for used in in_short} == {one.key.kernel for one in found}
