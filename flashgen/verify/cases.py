@@ -147,6 +147,11 @@ def _without_configs(case: Case) -> Case:
     return replace(case, config=None, backward=backward)
 
 
+# Where few queries have a mask without limits, keys are walked in chunks: with as many heads as here each program has
+# all keys of one, more than a chunk.
+_IN_CHUNKS = Case("decode, keys in chunks", problem_of("2 8/8 1x1100 16/16", "float32"))
+
+
 def _own(variant: Variant, base: Case, scheduled: bool, gpu: bool) -> list[Case]:
     """What a variant's params, inputs and schedule ask for, on the problem of `base`."""
     prefix = "gradients, " if base.backward else ""
@@ -160,6 +165,7 @@ def _own(variant: Variant, base: Case, scheduled: bool, gpu: bool) -> list[Case]
     if scheduled:
         cases.append(replace(base, name="planned", planned=True))
         cases += _in_stretches(variant, base.backward, gpu)
+        cases += [] if base.backward else [_IN_CHUNKS]
     return [replace(case, name=prefix + case.name) for case in cases]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flashgen.codegen import uses_schedule
 from flashgen.problems.elements import has_elements
 from flashgen.problems.paged import room
 from flashgen.problems.problem import Problem
@@ -59,6 +60,9 @@ _QUICK = (
     PagedCase("paged, float8", _FEW, (2, 3, 1, 1), cache="float8_e4m3fn", scales="head"),
 )
 
+# Where the mask has no limits keys are walked in chunks, of which a split of fixed length has more than one here.
+_IN_CHUNKS = PagedCase("paged, keys in chunks", (1100, 40), None, 2, 1, 16, 16, dtype="float32", batch_invariant=True)
+
 # Cache dtypes, scales, layouts, groups and head dimensions.
 _FULL = (
     PagedCase(
@@ -78,7 +82,8 @@ _FULL = (
 
 def paged_cases_for(variant: Variant, level: str, capability: str = "") -> tuple[PagedCase, ...]:
     """The cases of a level whose inputs have elements, for a GPU such as "sm_80" or, "", the interpreter."""
-    return tuple(case for case in _cases(level, capability) if has_elements(variant, case.problem))
+    own = (replace(_IN_CHUNKS, seed=1),) if uses_schedule(variant) else ()
+    return tuple(case for case in (*_cases(level, capability), *own) if has_elements(variant, case.problem))
 
 
 def _cases(level: str, capability: str) -> tuple[PagedCase, ...]:

@@ -13,9 +13,10 @@ from mutants import rendered
 from packages import changed
 
 import flashgen.runtime.device.merge as merge
-from flashgen.codegen import load_module, write_package
+from flashgen.codegen import generate, load_module, write_package
 from flashgen.runtime import decoding
-from flashgen.verify import PagedCase, paged_cases_for, run_case
+from flashgen.spec import load
+from flashgen.verify import PagedCase, cases_for, paged_cases_for, run_case
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,16 @@ def test_the_quick_level_has_several_tiles_of_rows(tmp_path: Path) -> None:
     write_package(tmp_path / "causal", {**right, **changed({"decode_paged.py": right["decode_paged.py"]}, change)})
     module = load_module(tmp_path / "causal")
     assert not all(run_case(module, variant, case, "cpu").ok for case in paged_cases_for(variant, "quick"))
+
+
+@pytest.mark.parametrize("file", ["decode.py", "decode_paged.py"])
+def test_a_chunk_of_keys_left_out_is_caught(file: str, tmp_path: Path) -> None:
+    kept = {"kept": {"shape": ["batch", "kv_len"], "dtype": "bool"}}
+    variant = load({"name": "padding", "inputs": kept, "mask": "kept[b, k]"})
+    right, walk = rendered(variant), "tl.range(split_start, split_end, CHUNK * BN)"
+    change = walk, walk.replace("split_end", "tl.minimum(split_start + 1, split_end)")
+    write_package(tmp_path / "padding", {**right, **changed({file: right[file]}, change)})
+    cases = cases_for(variant, "quick", gpu=False, scheduled=True), paged_cases_for(variant, "quick")
+    (case,) = (each for each in cases[file == "decode_paged.py"] if each.name.endswith("keys in chunks"))
+    assert not run_case(load_module(tmp_path / "padding"), variant, case, "cpu").ok
+    assert run_case(load_module(generate(variant, tmp_path / "right")), variant, case, "cpu").ok
