@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -143,9 +144,18 @@ def for_scale(dq: torch.Tensor | None, scale: float | None) -> torch.Tensor | No
     return -dq if scale <= -FLOAT32.tiny else torch.zeros_like(dq)
 
 
-def no_gradients(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """Gradients where there are no pairs."""
-    return tuple(None if tensor is None else torch.zeros_like(tensor) for tensor in tensors)
+def no_gradients(call: Call, learned: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k, v and the learned inputs where there are no pairs, laid out as those that kernels make."""
+    given = (call.q, call.k, call.v)
+    if call.sizes.packed:
+        by_token = (no_gradient(each.transpose(1, 2)).transpose(1, 2) for each in given)
+        return *by_token, *map(no_gradient, learned)
+    return tuple(map(no_gradient, (*given, *learned)))
+
+
+def no_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros: contiguous whatever the strides of the tensor are, as every gradient is."""
+    return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
 
 
 def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) -> torch.Tensor:

@@ -12,6 +12,7 @@ from flashgen.runtime.backward import (
     Incoming,
     for_scale,
     is_deterministic,
+    no_gradient,
     no_gradients,
     sink_gradient,
 )
@@ -43,7 +44,7 @@ def attention_backward(
     """
     call = prepare_own(variant, q, k, v, scale, inputs, params)
     if is_empty(call):
-        return no_gradients(q, k, v, *(call.given[f"{name}_ptr"] for name in variant.learned))
+        return no_gradients(call, (call.given[f"{name}_ptr"] for name in variant.learned))
     needs_q, needs_k, needs_v = needs[:3]
     exact = is_deterministic(deterministic)
     fuse_dq = needs_q and (needs_k or needs_v) and not exact
@@ -66,7 +67,7 @@ def attention_backward(
     if variant.sink in asked:
         learned[variant.sink] = sink_gradient(call.given[f"{variant.sink}_ptr"], rows, variant.natural)
     for name in asked - learned.keys():  # no score depends on it
-        learned[name] = torch.zeros_like(call.given[f"{name}_ptr"])
+        learned[name] = no_gradient(call.given[f"{name}_ptr"])
     return dq, dk, dv, *(learned.get(name) for name in variant.learned)
 
 

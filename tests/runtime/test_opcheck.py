@@ -45,3 +45,17 @@ def test_nor_with_packed_sequences(gallery_module: Callable[[str], ModuleType]) 
     assert forward == module.VARLEN_OPERATOR.overload
     torch.library.opcheck(forward, taken)
     torch.library.opcheck(backward, detached(given))
+
+
+def test_gradients_without_keys_lie_as_others_do(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("relative_bias")
+    q = torch.randn(2, 10, 2, 16).transpose(1, 2).requires_grad_()
+    packed = torch.randn(2, 10, 16).transpose(0, 1).requires_grad_()
+    rel = torch.randn(129, 2).t().requires_grad_()
+    ends = torch.tensor([0, 4, 10], dtype=torch.int32)
+    with Watch() as watch:
+        module.attention(q, q[:, :, :0], q[:, :, :0], rel=rel).sum().backward()
+        module.attention_varlen(packed, packed[:0], packed[:0], ends, 0 * ends, 6, 1, rel=rel).sum().backward()
+    assert len(watch.calls) == 4
+    for operator, given in watch.calls:
+        torch.library.opcheck(operator, detached(given), test_utils="test_faketensor")
