@@ -148,7 +148,8 @@ def _read_number(value: int | float, kind: type, slot: Any, found: Captured, as_
 def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
     key = found.key
     if kind is types.FunctionType:
-        if not is_code_of_library(value):
+        # A library's closure reads the objects in it, as torch's mods over pages read their tables.
+        if value.__closure__ or not is_code_of_library(value):
             found.codes[id(value.__code__)] = value.__code__
         found.kept.append(value.__code__)
         key.append(id(value.__code__))

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from flex_beside_torch import by_torch
+from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
 from flashgen.flex import flex_attention, kernels
@@ -283,3 +284,32 @@ def test_a_tensor_whose_data_is_of_another_kind_is_read_anew() -> None:
     for dtype in (torch.float32, torch.int8):
         table.data = table.data.to(dtype)
         is_right(None, mask)
+
+
+def test_mods_over_pages_of_torchs_own_read_its_tables() -> None:
+    page, pages, lengths = 16, 8, torch.tensor([37, 5, 20], device=DEVICE)
+    batch, room = len(lengths), 48
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(batch, 4, 1, 16, generator=generator).to(DEVICE)
+    k, v = (torch.randn(batch, 2, room, 16, generator=generator).to(DEVICE) for _ in "kv")
+
+    def score(score, b, h, q, k):
+        return score + 0.1 * k * (h + 1)
+
+    def seen(b, h, q, k):
+        return k < lengths[b]
+
+    blocks = create_block_mask(seen, batch, 1, 1, room, device=DEVICE, BLOCK_SIZE=page)
+    expected = by_torch(score, seen)(q.double(), *(each.double().repeat_interleave(2, 1) for each in (k, v)))
+    for order in ((2, 0, 1), (1, 2, 0)):
+        table = PagedAttention(pages, page, batch, device=DEVICE)
+        caches = [torch.zeros(1, 2, pages * page, 16, device=DEVICE) for _ in "kv"]
+        for b in order:
+            sequence, length = torch.tensor([b], device=DEVICE), int(lengths[b])
+            table.reserve(sequence[0], lengths[b])
+            places = torch.arange(length, device=DEVICE)[None]
+            table.assign(sequence, places, *(each[b : b + 1, :, :length] for each in (k, v)), *caches)
+        found = flex_attention(
+            q, *caches, table.get_score_mod(score), table.convert_logical_block_mask(blocks), enable_gqa=True
+        )
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
