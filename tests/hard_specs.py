@@ -217,6 +217,10 @@ WIDE_DIVISORS: dict[str, dict[str, Any]] = {
         "mask": "((k - 9) // 2147483648 == 0) | ((q - k) % 8589934592 <= 16) | (n // 1099511627776 > 0)",
         "let": {"n": "q * 1073741824 - k * 1024"},
     },
+    "floats whose quotient rounds to the next integer": {
+        "mask": "(q - k) * 1.0 % 0.1 < 0.05",
+        "score": "score + 0.01 * ((q - k) * 1.0 // 0.1)",
+    },
 }
 
 # What has no value, or no derivative, where it is hidden, and a gradient elsewhere.
