@@ -51,14 +51,15 @@ def bucket_of(problem: Problem) -> Bucket:
     )  # fmt: skip
 
 
-def served(problem: Problem, kernel: str, drops: bool = False) -> tuple[Problem, str] | None:
+def served(problem: Problem, kernel: str, forwards: bool = False) -> tuple[Problem, str] | None:
     """The form of call and the kernel that has what `kernel` does of calls of this size; None where it has no part.
 
-    The forward pass of few queries over many keys is the decode kernel's, unless the variant drops weights.
+    The forward pass of few queries over many keys is the decode kernel's, unless it `forwards` all, as where the
+    variant drops weights.
     """
     if kernel not in MODES[problem.mode]:
         return None
-    if kernel == "forward" and problem.mode == "dense" and few_queries(problem.q_len, problem.kv_len) and not drops:
+    if kernel == "forward" and problem.mode == "dense" and few_queries(problem.q_len, problem.kv_len) and not forwards:
         return replace(problem, mode="decode"), "decode"
     return problem, kernel
 
@@ -75,7 +76,8 @@ def workloads(
     """
     found: dict[Key, Workload] = {}
     named = [kernel for kernel in TUNED if kernel in kernels and kernel in identity.templates]
-    for problem, kernel in filter(None, (served(*each, drops) for each in product(problems, named))):
+    forwards = drops or "decode" not in identity.templates
+    for problem, kernel in filter(None, (served(*each, forwards) for each in product(problems, named))):
         key = Key(
             device.gpu, device.capability, device.triton, identity.variant, kernel, problem.dtype,
             problem.head_dim, problem.v_head_dim, bucket_of(problem), identity.spec, identity.templates[kernel],
