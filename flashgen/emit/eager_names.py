@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 
+from flashgen.emit.eager_extrema import reads_second_again
 from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
-from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, walk
+from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, inputs, variables, walk
+from flashgen.lang.vocabulary import VARYING
 
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
 # A text that would name more values than this is taken apart.
@@ -54,12 +56,11 @@ def _unlike(occupied: Collection[str], name: str) -> str:
 
 
 def _read_again(node: Expr) -> Iterator[Expr]:
-    if (
-        isinstance(node, Op)
-        and node.name in ("floordiv", "mod")
-        and node.type is Type.INT
-        and not is_nonzero(node.args[1])
-    ):
+    if not isinstance(node, Op):
+        return
+    if node.name in ("floordiv", "mod") and node.type is Type.INT and not is_nonzero(node.args[1]):
+        yield node.args[1]
+    if node.name in ("min", "max") and reads_second_again(node) and not (variables(node) & VARYING or inputs(node)):
         yield node.args[1]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from flashgen.emit.eager_extrema import scalar_extremum
 from flashgen.emit.eager_signs import is_nonzero, is_positive
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
@@ -169,6 +170,8 @@ class EagerWriter:
         name, operands = node.name, self._operands(node)
         if name == "where":
             return conditional(*operands)
+        if name in ("min", "max"):
+            return scalar_extremum(node, operands)
         if name in ("floordiv", "mod") and node.type is Type.INT and not is_nonzero(node.args[1]):
             return conditional(operands[1], binary(SYMBOLS[name], *operands), number(0))
         if name in ("shl", "shr"):

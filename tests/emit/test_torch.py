@@ -189,6 +189,23 @@ def test_scalars_on_which_python_may_raise_follow_ieee_754(text: str, dtype: tor
     assert result.item() == pytest.approx(evaluate(node, values), nan_ok=True)
 
 
+@pytest.mark.parametrize("text", ["max(0.5, cap)", "min(cap, 0.5)", "max(cap, cap * 2)", "min(cap * 2, cap + 1)"])
+@pytest.mark.parametrize("cap", [math.nan, -math.inf, math.inf, 0.25])
+def test_extrema_of_scalars_are_nan_where_one_is(text: str, cap: float) -> None:
+    node = compile(text)
+    (result,) = run(emit([node]), environment(torch.float32) | {"cap": cap})
+    assert type(result) is float
+    assert result == pytest.approx(evaluate(node, {"cap": cap}), nan_ok=True)
+
+
+def test_extrema_in_each_other_have_a_text_of_bounded_length() -> None:
+    nested = "cap"
+    for step in range(30):
+        nested = f"max(cap * {step}.5, {nested})"
+    emission = emit([compile(nested)])
+    assert max(map(len, [*emission.lines, *emission.results])) < 2000
+
+
 def test_an_integer_wraps_where_it_may_pass_64_bits() -> None:
     node = compile("kv_len ** 40 - 1")
     (result,) = run(emit([node], wraps=Ranges().may_wrap), environment(torch.float32))
