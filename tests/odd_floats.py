@@ -15,6 +15,9 @@ SPECS = {
     "compared": {"mask": "x[b, k] < x[b, q]"},
     "equal": {"mask": "(x[b, k] == x[b, q]) | (k == 0)"},
     "a product": {"mask": "x[b, k] * x[b, q] > -1.0"},
+    "rounded down": {"mask": "floor(x[b, k]) < 1"},
+    "rounded up": {"mask": "ceil(x[b, k]) < 1"},
+    "a limit": {"mask": "k <= floor(8 * x[b, q])"},
     "a score": {"score": "where(max(x[b, k], 0.0) >= 0, score, 0.5 * score)"},
 }
 

@@ -10,6 +10,7 @@ from itertools import count
 from flashgen.emit.eager_extrema import reads_second_again
 from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
+from flashgen.lang.magnitudes import may_pass_64_bits
 from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, inputs, variables, walk
 from flashgen.lang.vocabulary import VARYING
 
@@ -60,6 +61,8 @@ def _read_again(node: Expr) -> Iterator[Expr]:
         return
     if node.name in ("floordiv", "mod") and node.type is Type.INT and not is_nonzero(node.args[1]):
         yield node.args[1]
+    if node.name == "floor" and may_pass_64_bits(node.args[0]):
+        yield node.args[0]
     if node.name in ("min", "max") and reads_second_again(node) and not (variables(node) & VARYING or inputs(node)):
         yield node.args[1]
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from flashgen.emit.eager_extrema import scalar_extremum
+from flashgen.emit.eager_floor import floor
 from flashgen.emit.eager_signs import is_nonzero, is_positive
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
@@ -210,7 +211,7 @@ class EagerWriter:
         if name in FLOAT_FUNCTIONS or name == "softcap":
             return call(read(f"torch.{'tanh' if name == 'softcap' else name}"), *operands)
         if name == "floor":
-            return method(method(self._as_tensor(node.args[0]), "floor"), "long")
+            return floor(node, self._as_tensor(node.args[0]))
         if name == "to_int":
             self._uncast[node] = self.texts[node.args[0]]
             return method(operands[0], "long")

@@ -129,8 +129,10 @@ def _count(n: int) -> int:
 
 
 def _floor(x: float) -> int:
-    # Beyond 64 bits no integer is right; the nearest one is at least an integer (and NaN has no nearest: 0).
-    return int(np.floor(np.clip(np.nan_to_num(x), -(2.0**63), 2.0**63 - 1024)))
+    # Beyond 64 bits the nearest integer that they hold; NaN has no nearest, and GPUs take the least.
+    if abs(x) < 2.0**63:
+        return math.floor(x)
+    return _SIGN - 1 if x > 0 else -_SIGN
 
 
 _SEMANTICS: dict[str, Callable[..., Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from flashgen.lang.fold import simplify
+from flashgen.lang.magnitudes import may_pass_64_bits
 from flashgen.lang.nodes import FLOAT_FUNCTIONS, Expr, Type, const, op
 
 RANK = {Type.BOOL: 0, Type.INT: 1, Type.FLOAT: 2}
@@ -53,6 +54,17 @@ def _floor(x: Expr) -> Expr:
     return simplify(op("floor", x)) if x.type is Type.FLOAT else x
 
 
+def _ceil(x: Expr) -> Expr:
+    """-floor(-x)."""
+    if x.type is not Type.FLOAT:
+        return x
+    below = _floor(_negated(x))
+    if may_pass_64_bits(x):
+        # That of infinity is the least integer, which negated is itself.
+        below = simplify(op("max", below, const(1 - 2**63)))
+    return _negated(below)
+
+
 def _negated(x: Expr) -> Expr:
     return simplify(op("neg", x))
 
@@ -67,6 +79,6 @@ def _sign(x: Expr) -> Expr:
 _OF_ONE_NUMBER: Mapping[str, Callable[[Expr], Expr]] = {
     "abs": lambda x: simplify(op("abs", x)),
     "floor": _floor,
-    "ceil": lambda x: _negated(_floor(_negated(x))) if x.type is Type.FLOAT else x,
+    "ceil": _ceil,
     "sign": _sign,
 }

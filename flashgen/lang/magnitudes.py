@@ -95,6 +95,13 @@ def is_surely_finite(root: Expr) -> bool:
     return known[root] <= LARGEST_FLOAT32
 
 
+def may_pass_64_bits(root: Expr) -> bool:
+    """Whether integers of 64 bits may not hold it, for whatever floats a caller gives beside scores."""
+    floats = (node for node in walk(root) if node.type is Type.FLOAT)
+    given = any(isinstance(node, Gather) or (isinstance(node, Var) and node.name not in MEANINGS) for node in floats)
+    return given or magnitude(root) >= 2.0**63
+
+
 def _sure_bound(node: Expr, bounds: list[float]) -> float:
     if node.type is not Type.FLOAT:
         return _WIDE_INTEGER

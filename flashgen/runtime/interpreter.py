@@ -2,15 +2,16 @@
 
 It has no tl.tensor_descriptor.atomic_add. It keeps bfloat16 values as their 16 bits in integers and multiplies those
 integers in tl.dot; what these do not hold of a float32 it cuts off, and the smallest it makes 0. It loses the carry
-where a number is rounded to float8, and makes a number of a NaN or an infinity that it reads from one. It hands float
-arguments to a kernel as Python's own, and bools as integers, so that a comparison of them is no tensor and `~` no
-negation. It takes the outcome of comparing two floats for a float when it spreads it over a tile. And it runs one
-kernel at a time: the position in the grid, and what `tl` means, are the process's, so that of several threads' each got
-another's. It parses a kernel's source whatever other threads parse, which Python 3.11 does not survive. It patches all
-of `tl` anew for each function that a kernel calls, a fourth of the time that kernels take, and refuses one whose module
-does not have it. It asks of each sum of integers whether it overflows, a third of the time, to tell nobody, and makes
-its table of dtypes for each look into it. Of what numbers come to it warns by way of numpy, as where log2 is given 0 or
-a row has no number, an error for who runs Python with `-W error`; a GPU is silent.
+where a number is rounded to float8, and makes a number of a NaN or an infinity that it reads from one. What no integer
+holds of a float it makes whatever the host does. It hands float arguments to a kernel as Python's own, and bools as
+integers, so that a comparison of them is no tensor and `~` no negation. It takes the outcome of comparing two floats
+for a float when it spreads it over a tile. And it runs one kernel at a time: the position in the grid, and what `tl`
+means, are the process's, so that of several threads' each got another's. It parses a kernel's source whatever other
+threads parse, which Python 3.11 does not survive. It patches all of `tl` anew for each function that a kernel calls, a
+fourth of the time that kernels take, and refuses one whose module does not have it. It asks of each sum of integers
+whether it overflows, a third of the time, to tell nobody, and makes its table of dtypes for each look into it. Of what
+numbers come to it warns by way of numpy, as where log2 is given 0 or a row has no number, an error for who runs Python
+with `-W error`; a GPU is silent.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import triton.language as tl
 
+from flashgen.runtime.interpreter_casts import as_integers
+
 # What a shift by too many bits gives: neither 0 nor -1, for which a test might hope.
 _NO_SHIFT = 0x5A5A5A5A5A5A5A5A
 
@@ -45,6 +47,8 @@ def round_as_compiled(interpreter: Any) -> None:
     def cast_nearest(self: Any, value: Any, dtype: Any) -> Any:
         if dtype.scalar == tl.float32:
             value = as_float32(value)
+        if value.data.dtype.kind == "f" and dtype.scalar.is_int_signed():
+            return interpreter.TensorHandle(as_integers(value.data, interpreter._get_np_dtype(dtype)), dtype.scalar)
         if dtype.scalar != tl.bfloat16 or value.dtype.scalar != tl.float32:
             return cast(self, value, dtype)
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from triton.language import core
 
-from flashgen.runtime.interpreter_types import INTEGERS, NUMBERS, RANGE, facts_of, tile_sizes
+from flashgen.runtime.interpreter_casts import as_integers
+from flashgen.runtime.interpreter_types import FLOATS, INTEGERS, NUMBERS, RANGE, facts_of, tile_sizes
 
 # What a pair may be beside numbers: two tests, a pointer beside an integer, a test beside what it chooses.
 TEST, POINTER, CHOICE = "int1", "pointer", "choice"
@@ -130,6 +131,8 @@ class Pairs:
 
     def _cast(self, source: Any, target: Any) -> Change:
         make, dtype = self.maker(target, tile_sizes(source)), self._dtypes[target.name]
+        if source.scalar.name in FLOATS and target.name in INTEGERS:
+            return lambda data: make(as_integers(data, dtype))
         return lambda data: make(data.astype(dtype))
 
     def tests(self, mask: Any, beside: Any) -> Any:

@@ -120,6 +120,10 @@ def emitted(text: str, guard: Any = lambda gather, axis: (False, False)) -> str:
         ("not flag or q_len < 3", "not flag or q_len < 3"),
         ("abs(q - k) * abs(q - k)", "t0 = abs(q - k); t0 * t0"),
         ("floor(score)", "score.floor().long()"),
+        (
+            "floor(rel[h, 0])",
+            "t0 = rel[h, 0].to(score.dtype); torch.where(t0 >= 2.0 ** 63, 9223372036854775807, t0.floor().long())",
+        ),
         ("1 << (q & 3)", "1 << (q & 3).clamp(0, 63)"),
     ],
 )
@@ -204,6 +208,15 @@ def test_extrema_in_each_other_have_a_text_of_bounded_length() -> None:
         nested = f"max(cap * {step}.5, {nested})"
     emission = emit([compile(nested)])
     assert max(map(len, [*emission.lines, *emission.results])) < 2000
+
+
+@pytest.mark.parametrize("text", ["floor(cap)", "ceil(cap)", "floor(gain)", "ceil(gain * q)", "floor(cap) - 1 < q"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 2.0**63, 1e25, -1e25, 2.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_no_integer_holds_is_the_nearest(text: str, value: float, dtype: torch.dtype) -> None:
+    node = compile(text)
+    (result,) = run(emit([node]), environment(dtype) | {"cap": value, "gain": torch.tensor(value, dtype=dtype)})
+    assert torch.as_tensor(result).flatten()[0] == evaluate(node, {"cap": value, "q": SHIFT}, {"gain": value})
 
 
 def test_an_integer_wraps_where_it_may_pass_64_bits() -> None:

@@ -26,6 +26,14 @@ def _tests(out_ptr, number, flag, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _integers(x_ptr, narrow_ptr, wide_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + at)
+    tl.store(narrow_ptr + at, x.to(tl.int32))
+    tl.store(wide_ptr + at, tl.cast(x, tl.int64))
+
+
+@triton.jit
 def _product(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     tl.store(out_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at)))
@@ -37,6 +45,16 @@ def test_floats_and_bools_are_scalars_of_the_kernel(flag: bool) -> None:
     out = torch.zeros(8, dtype=torch.int32)
     _tests[(1,)](out, 2.0, flag, SIZE=8)
     assert out.tolist() == [1, 1, 1, 0, int(not flag), 0, 0, 0]
+
+
+def test_what_no_integer_holds_of_a_float_is_the_nearest() -> None:
+    assert interpreted()
+    floats = [math.inf, -math.inf, 2.0**63, -(2.0**63), 3e9, -3e9, -2.75, math.nan]
+    narrow, wide = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int64)
+    _integers[(1,)](torch.tensor(floats), narrow, wide, SIZE=8)
+    top, great = 2**31 - 1, 2**63 - 1
+    assert narrow.tolist() == [top, -top - 1, top, -top - 1, top, -top - 1, -2, 0]
+    assert wide.tolist() == [great, -great - 1, great, -great - 1, 3_000_000_000, -3_000_000_000, -2, -great - 1]
 
 
 def test_products_of_bfloat16() -> None:
