@@ -11,8 +11,8 @@ from flashgen.emit.eager_extrema import reads_second_again
 from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
 from flashgen.lang.magnitudes import may_pass_64_bits
-from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, inputs, variables, walk
-from flashgen.lang.vocabulary import VARYING
+from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, walk
+from flashgen.lang.partials import is_tensor
 
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
 # A text that would name more values than this is taken apart.
@@ -63,7 +63,7 @@ def _read_again(node: Expr) -> Iterator[Expr]:
         yield node.args[1]
     if node.name == "floor" and may_pass_64_bits(node.args[0]):
         yield node.args[0]
-    if node.name in ("min", "max") and reads_second_again(node) and not (variables(node) & VARYING or inputs(node)):
+    if node.name in ("min", "max") and reads_second_again(node) and not is_tensor(node):
         yield node.args[1]
 
 

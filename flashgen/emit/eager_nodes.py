@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from flashgen.emit.eager_extrema import scalar_extremum
+from flashgen.emit.eager_extrema import bounded, extremum_of_tensors, scalar_extremum
 from flashgen.emit.eager_floor import floor
 from flashgen.emit.eager_signs import is_nonzero, is_positive
 from flashgen.lang.fold import nothing
@@ -41,8 +41,6 @@ _BATCH = read("b")
 _SCORE_DTYPE = read("score.dtype")
 # Functions of floats on which Python's own may raise, for some argument.
 _MAY_RAISE = FLOAT_FUNCTIONS - {"tanh", "sigmoid"} | {"truediv", "floordiv", "mod", "pow", "floor"}
-# min(x, bound) is x clamped from above.
-_SIDE = {"min": "max", "max": "min"}
 
 
 def literal(value: bool | int | float) -> Text:
@@ -290,16 +288,16 @@ class EagerWriter:
         return call("min", call("max", self.texts[node], "0"), "63")
 
     def _extremum(self, node: Op, operands: list[Text]) -> Text:
-        if any(isinstance(x, Const) and node.type is Type.FLOAT and abs(x.value) > LARGEST_FLOAT32 for x in node.args):
+        is_wide = [isinstance(x, Const) and abs(x.value) > LARGEST_FLOAT32 for x in node.args]
+        if node.type is Type.FLOAT and any(is_wide):
             # clamp refuses what float32 does not hold.
-            operands = [self._as_tensor(x) for x in node.args]
-            return call(read("torch.minimum" if node.name == "min" else "torch.maximum"), *operands)
+            return extremum_of_tensors(node, [self._as_tensor(x) for x in node.args])
         if all(x in self._tensors for x in node.args):
-            return call(read("torch.minimum" if node.name == "min" else "torch.maximum"), *operands)
+            return extremum_of_tensors(node, operands)
         tensor, bound = operands if node.args[0] in self._tensors else reversed(operands)
         if node.name == "max":
             self._raised[node] = (tensor, bound)
         elif node.args[0] in self._raised:
             tensor, low = self._raised[node.args[0]]
             return method(tensor, "clamp", low, bound)
-        return method(tensor, "clamp", keyword(_SIDE[node.name], bound))
+        return bounded(node.name, tensor, bound)

@@ -68,24 +68,24 @@ def _where_rule(node: Expr, test: Expr, x: Expr, y: Expr) -> Sequence[Partial]:
 
 def _extremum(node: Op, x: Expr, y: Expr) -> Sequence[Partial]:
     loses, wins = {"min": "gt", "max": "lt"}, {"min": "le", "max": "ge"}
-    if _is_tensor(x) and _is_tensor(y):
+    if is_tensor(x) and is_tensor(y):
         half = product(_where(_compare("eq", x, y), 0.5, const(1.0)))
         return tuple(
             Partial(mine, half, (op("not", _compare(loses[node.name], mine, other)),))
             for mine, other in ((x, y), (y, x))
         )
-    x, bound = (x, y) if _is_tensor(x) else (y, x)
+    x, bound = (x, y) if is_tensor(x) else (y, x)
     if isinstance(x, Op) and x.name in wins and x.name != node.name:
         # Between two bounds it is a clamp: what passes lies within both, whichever is applied first.
-        inner, *other = sorted(x.args, key=_is_tensor, reverse=True)
-        if not _is_tensor(other[0]):
+        inner, *other = sorted(x.args, key=is_tensor, reverse=True)
+        if not is_tensor(other[0]):
             return (
                 Partial(inner, ONE, (_compare(wins[x.name], inner, other[0]), _compare(wins[node.name], inner, bound))),
             )
     return (Partial(x, ONE, (_compare(wins[node.name], x, bound),)),)
 
 
-def _is_tensor(node: Expr) -> bool:
+def is_tensor(node: Expr) -> bool:
     """Whether PyTorch sees a tensor: min and max treat a Python scalar as a bound."""
     return bool(variables(node) & VARYING or inputs(node))
 

@@ -232,3 +232,13 @@ def test_gradients_flow_to_float_inputs() -> None:
     result.sum().backward()
     assert names["rel"].grad is not None
     assert names["rel"].grad.sum().item() == pytest.approx(0.5 * math.prod(SHAPE))
+
+
+@pytest.mark.parametrize("bound", ["cap", "cap % 2.0", "sqrt(cap * cap)", "sum(i, n, cap / n)", "4.5 / (cap + cap)"])
+@pytest.mark.parametrize("text", ["max(rel[h, 0], {})", "min(rel[h, 0], {})", "clamp(rel[h, 0], 0, {})"])
+def test_a_bound_that_is_the_same_for_all_pairs_passes_the_gradient_whole(text: str, bound: str) -> None:
+    names = environment(torch.float64) | {"cap": 1.5, "n": 3}
+    names["rel"] = torch.full((4, 7), 1.5, dtype=torch.float64, requires_grad=True)
+    (result,) = run(emit([compile(text.format(bound))]), names)
+    result.sum().backward()
+    assert names["rel"].grad[:, 0].tolist() == [1.0] * 4
