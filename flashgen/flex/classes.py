@@ -17,11 +17,14 @@ _LIBRARIES = frozenset({
     "collections", "dataclasses", "flashgen",
 })  # fmt: skip
 
+# What functools caches the results of.
+CACHED: Any = type(functools.cache(len))
+
 _STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")} - {None})
 
 # Classes of C whose instances hold nothing but attributes and what is looked at where they are met.
 _OPEN = frozenset({
-    object, types.SimpleNamespace, types.ModuleType, types.MethodType, functools.partial, type(functools.cache(len)),
+    object, types.SimpleNamespace, types.ModuleType, types.MethodType, functools.partial, CACHED,
     property, classmethod, staticmethod, BaseException, Exception,
 })  # fmt: skip
 
@@ -101,7 +104,7 @@ def members(kind: type, names: Collection[str], owner: Any = None) -> Iterator[C
 
 
 def _member(name: str, raw: Any, home: type, owner: Any, is_shadowed: bool) -> ClassPart | None:
-    if isinstance(raw, types.FunctionType):
+    if isinstance(raw, types.FunctionType | CACHED):
         return ClassPart(name, "method", raw, home, is_shadowed)
     if isinstance(raw, staticmethod):
         return ClassPart(name, "static", raw.__func__, home, is_shadowed)

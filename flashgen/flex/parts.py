@@ -20,6 +20,7 @@ import torch
 
 from flashgen.errors import Location
 from flashgen.flex.classes import (
+    CACHED,
     ClassPart,
     attributes_of,
     captures_nothing,
@@ -114,6 +115,8 @@ def parts(value: Any, names: Vocabulary) -> Iterator[Part]:
             yield Part(name, each, ("argument", place), value.args, place)
         for name, each in value.keywords.items():
             yield Part(name, each, ("keyword", name), value.keywords, name)
+    elif isinstance(value, CACHED):
+        yield Part("", value.__wrapped__, ("attribute", "__wrapped__"))
     elif isinstance(value, tuple | list | set | frozenset | deque):
         as_is = not isinstance(value, tuple | list)
         yield from (Part(f"_{place}", each, ("item", place), value, place, as_is) for place, each in enumerate(value))

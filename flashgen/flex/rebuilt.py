@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import types
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from flashgen.flex.captures import is_number, is_plain
-from flashgen.flex.classes import attributes_of, slots
+from flashgen.flex.classes import CACHED, attributes_of, is_sealed, own_classes, slots
 from flashgen.flex.parts import (
     Part,
     Step,
@@ -57,6 +58,9 @@ class Rebuilding:
             return value
         if is_library(value):
             return value
+        if isinstance(value, CACHED):
+            # It would keep what is traced, and give what nothing stands in for.
+            return self._value(value.__wrapped__, name, slot, (*way, ("attribute", "__wrapped__")))
         own = identity(value)
         if own not in self._made:
             self._kept.append(value)
@@ -68,7 +72,7 @@ class Rebuilding:
         if isinstance(value, types.FunctionType):
             return self._function(value, own, way)
         inner = [part for part in parts(value, self._names) if not part.as_is]
-        if not inner:
+        if not inner and not _is_written_to(value):
             return value
         if isinstance(value, types.MethodType | functools.partial | tuple | list | dict):
             return _with_items(value, [self._part(part, name, way) for part in inner])
@@ -119,6 +123,15 @@ def _with_items(value: Any, new: list[Any]) -> Any:
     for place, each in zip(value if isinstance(value, dict) else range(len(value)), new, strict=True):
         again[place] = each
     return again
+
+
+def _is_written_to(value: Any) -> bool:
+    """Whether a mod may keep in it what it makes, as a cached_property does: what is traced is for no one else."""
+    if isinstance(value, list | dict | types.SimpleNamespace):
+        return True
+    kind = type(value)
+    is_open = attributes_of(value) is not None and bool(own_classes(kind)) and not is_sealed(kind)
+    return is_open and not isinstance(value, type | enum.Enum)
 
 
 _REGISTERED = ("_modules", "_buffers", "_parameters")
