@@ -155,9 +155,14 @@ def _copy(owner: Any) -> Any:
     return again
 
 
+def _end_nothing(self: Any) -> None:
+    return None
+
+
 def _fill(again: Any, new: Sequence[tuple[Step, Any]]) -> None:
     """Put other parts into a copy; what stands in its class goes into a class of its own."""
-    own: dict[str, Any] = {}
+    # What the copied object has to end when it is gone is not the copy's to end.
+    own: dict[str, Any] = {"__del__": _end_nothing} if hasattr(type(again), "__del__") else {}
     for (how, name), each in new:
         if how == "special":
             own[name] = each

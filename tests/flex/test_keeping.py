@@ -1,4 +1,4 @@
-"""What mods keep of what they make, for later or for other code: a trace leaves nothing in it."""
+"""What mods keep of what they make, for later or for other code: a trace leaves nothing in it, and ends nothing."""
 
 from __future__ import annotations
 
@@ -122,3 +122,19 @@ def test_what_a_cached_function_reads_has_gradients() -> None:
     wanted = by_torch(score_mod, None)(q.double(), k.double(), v.double())
     (expected,) = torch.autograd.grad(wanted, weight, (d_out * v).double())
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_object_with_an_end_does_not_end_with_a_trace() -> None:
+    class Ends:
+        def __init__(self) -> None:
+            self.slopes, self.opened = torch.ones(HEADS, device=DEVICE), ["a file"]
+
+        def __del__(self) -> None:
+            self.opened.clear()
+
+        def mod(self, score, b, h, q, k):
+            return score + self.slopes[h] * k
+
+    ends = Ends()
+    is_right(ends.mod)
+    assert ends.opened
