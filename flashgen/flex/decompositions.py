@@ -76,6 +76,13 @@ def _round(x: torch.Tensor, *, decimals: int = 0) -> torch.Tensor:
     return torch.where(rest == 0.5, below + torch.remainder(below, 2), nearest)
 
 
+def _hardtanh(x: torch.Tensor, low: float = -1, high: float = 1) -> torch.Tensor:
+    """A clamp whose derivative at its limits is 0."""
+    if not x.dtype.is_floating_point:
+        return torch.clamp(x, int(low), int(high))
+    return torch.where(x <= low, low, torch.where(x >= high, high, x))
+
+
 def _logaddexp(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     greater = torch.maximum(x, y)
     return torch.where(torch.isinf(greater), greater, greater + torch.log1p(torch.exp(-torch.abs(x - y))))
@@ -96,6 +103,7 @@ _OWN: Mapping[Any, Callable[..., Any]] = {
     _aten.searchsorted: _searchsorted,
     _aten.isin: _isin,
     _aten.round: _round,
+    _aten.hardtanh: _hardtanh,
     _aten.logaddexp: _logaddexp,
     _aten.embedding: _embedding,
     _aten.max.default: torch.amax,

@@ -135,6 +135,12 @@ def _truth(x: Value) -> Value:
     return x.cast(Type.BOOL)
 
 
+def _rectified(x: Value) -> Value:
+    """The greater of x and 0, whose derivative at 0 is 0 to torch, where that of max is 1."""
+    zero = literal(0)
+    return where(compare("<=", x, zero), zero, x) if x.held is Type.FLOAT else call("max", x, zero)
+
+
 def _logical(symbol: str, x: Value, y: Value) -> Value:
     return bitwise(symbol, _truth(x), _truth(y))
 
@@ -218,7 +224,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "log10": lambda x: arithmetic("/", call("log", x), literal(math.log(10))),
     "expm1": lambda x: arithmetic("-", call("exp", x), literal(1)),
     "silu": lambda x: arithmetic("*", x, call("sigmoid", x)),
-    "relu": lambda x: call("max", x, literal(0)),
+    "relu": _rectified,
     **{name: partial(compare, symbol) for name, symbol in _COMPARISONS.items()},
     **{f"bitwise_{name}": partial(bitwise, symbol) for name, symbol in _BITWISE.items()},
     **{f"__{name}__": partial(bitwise, symbol) for name, symbol in _BITWISE.items()},

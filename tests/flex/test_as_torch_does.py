@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from flex_beside_torch import by_torch as attention_by_torch
 from flex_screen import alike, by_spec, by_torch
+from torch.nn import functional
 
-from flashgen.flex import to_spec
+from flashgen.flex import flex_attention, to_spec
 
 BYTES = torch.tensor([0, 3, 200, 255, 5, 7], dtype=torch.uint8)
 BYTE = torch.tensor(5, dtype=torch.uint8)
@@ -146,3 +148,34 @@ def test_a_spec_says_what_torch_does(name: str) -> None:
     places = list(itertools.product(*map(range, scores.shape)))
     found = by_spec(*to_spec(MODS[name]), scores, places)
     assert alike(found, by_torch(MODS[name], None, scores).flatten()).all()
+
+
+def at_corners(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A mod that asks a function for its value at 0, where scores are 0 too."""
+    return lambda score, b, h, q, k: score + function(NOTHING[h] * k) * q + function(score) * k * 0.1
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NOTHING = torch.zeros(2, device=DEVICE, requires_grad=True)
+CORNERS: dict[str, Callable[..., torch.Tensor]] = {
+    "relu": torch.relu,
+    "relu6": functional.relu6,
+    "hardtanh": lambda x: functional.hardtanh(x, -1, 0),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.5),
+    "clamp": lambda x: x.clamp(0, 1),
+    "clamp_min": lambda x: x.clamp(min=0),
+    "abs": torch.abs,
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_corner_has_the_derivative_that_torch_gives_it(name: str) -> None:
+    mod = at_corners(CORNERS[name])
+    generator = torch.Generator().manual_seed(2)
+    k, v, d_out = (torch.randn(1, 2, 16, 16, generator=generator).to(DEVICE) for _ in range(3))
+    wanted = [torch.zeros_like(k).requires_grad_(), NOTHING]
+    truth = attention_by_torch(mod, None)(wanted[0].double(), k.double(), v.double())
+    expected = torch.autograd.grad(truth, wanted, d_out.double())
+    found = torch.autograd.grad(flex_attention(wanted[0], k, v, mod), wanted, d_out)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
