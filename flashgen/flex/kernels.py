@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,18 @@ def _begin_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _let_go(phase: str, info: Mapping[str, int]) -> None:
+    """A mod that reads a module which has it would never go with it: what is remembered of the mod has the module.
+    A full collection finds those that nobody else has; of the others it is read again what they capture.
+    """
+    if phase == "start" and info["generation"] == 2:
+        for recent in _recent.values():
+            recent.forget()
+
+
+gc.callbacks.append(_let_go)
 
 
 def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:

@@ -67,6 +67,10 @@ class Recent(Generic[Answer]):
         values = known.values_now()
         return None if values is None else (known.answer, values)
 
+    def forget(self) -> None:
+        """Forget all mods."""
+        self._known = {}
+
     def keep(self, answer: Answer, found: Captured, *mods: Any) -> None:
         """Remember an answer, as long as the mods live, unless what they read may change unseen."""
         key = tuple(map(_identity, mods))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -138,3 +140,19 @@ def test_an_object_with_an_end_does_not_end_with_a_trace() -> None:
     ends = Ends()
     is_right(ends.mod)
     assert ends.opened
+
+
+def test_a_module_that_has_the_mod_that_reads_it_goes_with_it() -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.ones(HEADS, device=DEVICE))
+            self.score_mod = lambda score, b, h, q, k: score + self.bias[h] * k
+
+    layer = Layer()
+    for _ in range(2):
+        is_right(layer.score_mod)
+    gone = weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert gone() is None
