@@ -85,7 +85,10 @@ def _groups(configs: Sequence[Config], run: Callable[[Config], Results]) -> list
 
 
 def difference(one: Results, other: Results) -> str:
-    """What of two kernels' results differs by more than they may round; empty where nothing does. NaN differs."""
+    """What of two kernels' results differs by more than they may round; empty where nothing does.
+
+    NaN differs from all, infinity from any other number.
+    """
     for name in one:
         if name in other:
             limit = _lse_limit if name == "lse" else _row_limit
@@ -97,12 +100,12 @@ def difference(one: Results, other: Results) -> str:
 
 def _beyond(name: str, one: Result, other: Result, limit: Callable[[Result, Result], torch.Tensor]) -> str:
     theirs, ours = one.tensor, other.tensor
-    if name == "lse":
-        apart = torch.where(theirs == ours, 0.0, theirs - ours).abs()  # -inf, of a row that sees no key, is itself
-    else:
-        apart = (theirs.float() - ours.float()).norm(dim=-1)
+    # What is infinite in both, as minus infinity of a row that sees no key, is itself.
+    apart = torch.where(theirs == ours, 0.0, theirs.float() - ours.float())
+    apart = apart.abs() if name == "lse" else apart.norm(dim=-1)
     allowed = limit(one, other)
-    wrong = ~(apart <= allowed)
+    # A row with an infinite number in it, or one too large for its norm, is allowed as much.
+    wrong = ~(apart <= allowed) | apart.isinf()
     if not bool(wrong.any()):
         return ""
     share = torch.where(wrong, apart / allowed, 0.0).nan_to_num(math.inf, math.inf)

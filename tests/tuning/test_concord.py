@@ -34,6 +34,8 @@ def results(value, rows=64):
         ({A: 1, D: 2}, D, {A, D}),
         ({A: 2, B: 3}, D, {A, B}),
         ({A: 1, B: torch.nan}, D, {B}),
+        ({A: torch.inf, B: 1, C: 1}, D, {A}),
+        ({A: 1, B: 1, C: 1e30}, D, {C}),
     ],
 )
 def test_the_many_are_right_and_between_as_many_the_arbiter_decides(values, arbiter, out):
@@ -97,6 +99,16 @@ def test_what_a_kernel_left_unwritten_differs():
     torn["out"].tensor[0, 0, 5, 3] = torch.nan
     assert "in 1 rows, at [batch, head, row] [0, 0, 5]" in difference(torn, right)
     assert difference(right, right) == ""
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, 1e30])
+def test_one_number_that_is_infinite_or_whose_square_is_differs_and_agrees_with_itself(value):
+    right = results(1.0)
+    large = {"out": Result(right["out"].tensor.clone())}
+    large["out"].tensor[0, 0, 5, 3] = value
+    for one, other in ((large, right), (right, large)):
+        assert "in 1 rows, at [batch, head, row] [0, 0, 5]" in difference(one, other)
+    assert difference(large, large) == ""
 
 
 def test_rows_that_see_no_key_agree_and_no_others_with_them():
