@@ -30,6 +30,8 @@ REASONS = {
     0x80: "the power brake",
 }
 SAMPLE_MS = 100
+# Of whatever unit: more than any GPU has.
+MOST = 1e15
 # A reason counts where at least this share of the samples has it; a clock is slow below this share of its maximum.
 OFTEN, SLOW = 0.25, 0.9
 
@@ -41,11 +43,13 @@ class Observation:
         self._samples: list[dict[str, float]] = []
 
     def add(self, line: str, names: Sequence[str]) -> None:
-        """Take in a line of its output; what is not a number, "[N/A]", is left out."""
+        """Take in a line of its output; what is no quantity, as "[N/A]", is left out."""
         sample = {}
         for name, text in zip(names, line.split(","), strict=False):
             with suppress(ValueError):
-                sample[name] = float(int(text, 16)) if "0x" in text else float(text)
+                value = float(int(text, 16)) if "0x" in text else float(text)
+                if 0 <= value < MOST:
+                    sample[name] = value
         if sample:
             self._samples.append(sample)
 
@@ -138,7 +142,9 @@ def query(index: int, fields: list[str]) -> Mapping[str, str]:
         done = subprocess.run(_command([index], fields), capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(zip(fields, (part.strip() for part in done.stdout.strip().split(",")), strict=False))
+    # Warnings, as of an infoROM that is corrupted, come on the same stream, below.
+    first, _, _ = done.stdout.strip().partition("\n")
+    return dict(zip(fields, (part.strip() for part in first.split(",")), strict=False))
 
 
 def _command(indices: Sequence[int], fields: list[str]) -> list[str]:

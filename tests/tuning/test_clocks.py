@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flashgen.tuning import clocks
-from flashgen.tuning.clocks import Observation, observed, throttling
+from flashgen.tuning.clocks import Observation, observed, query, throttling
 
 NAMES = ["sm_mhz", "sm_max_mhz", "power_w", "limits"]
 
@@ -17,6 +17,7 @@ case "$*" in
 esac
 while :; do
     echo "1700, 1980, 3201, [N/A], 60, 0x0000000000000004"
+    [ -n "$WARNING" ] && echo "$WARNING"
     case "$*" in *-lms*) sleep 0.01 ;; *) exit 0 ;; esac
 done
 """
@@ -50,6 +51,13 @@ def test_the_clocks_are_those_of_the_time_of_measuring(smi, monkeypatch, old):
     }  # fmt: skip
 
 
+def test_what_it_warns_of_below_its_answer_is_no_part_of_that(smi, monkeypatch):
+    """A record has the driver's version: one of two lines could not be read."""
+    monkeypatch.setenv("WARNING", "WARNING: infoROM is corrupted at gpu 0000:3B:00.0")
+    fields = [*clocks.FIELDS, "clocks_event_reasons.active"]
+    assert query(0, fields)["clocks_event_reasons.active"] == "0x0000000000000004"
+
+
 def test_without_nvidia_smi_nothing_is_seen(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(clocks.torch.cuda, "get_device_properties", lambda index: None)
@@ -57,6 +65,12 @@ def test_without_nvidia_smi_nothing_is_seen(tmp_path, monkeypatch):
     with observed([0]) as observation:
         pass
     assert observation.state == {} and throttling(observation.state) == ""
+
+
+@pytest.mark.parametrize("text", ["[N/A]", "nan", "inf", "-1", "1e30", "0xfffffffffffffffffffffff", ""])
+def test_what_no_gpu_has_is_not_taken_for_a_quantity(text):
+    """In a record it could not be read."""
+    assert state(f"{text}, 1980, {text}, {text}") == {"sm_max_mhz": 1980.0}
 
 
 def test_a_resting_gpu_says_nothing_of_its_speed():
