@@ -253,14 +253,20 @@ def _greatest(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _least(left: Tensor, right: Tensor) -> Tensor:
-    return -_greatest(-left, -right)
+    """The same: of the least integer there is no negative to take the greatest of."""
+    if left.ndim and right.ndim:
+        return torch.minimum(left, right)
+    value, bound = (left, right) if left.ndim else (right, left)
+    return value.clamp(max=bound)
 
 
 def _divided(left: Tensor, right: Tensor, quotient: bool) -> Tensor:
-    """Rounded toward minus infinity; an int divided by zero gives 0."""
+    """Rounded toward minus infinity; an int divided by zero gives 0. Of floats it is the quotient that is rounded, not
+    what is left of it once it was rounded to a float: 1.0 // 0.1 is 9."""
     if left.is_floating_point():
-        whole = torch.floor(left.detach() / right.detach())
-        return whole if quotient else left - whole * right
+        if quotient:
+            return torch.div(left.detach(), right.detach(), rounding_mode="floor")
+        return torch.remainder(left, right)
     none = right == 0
     divisor = torch.where(none, 1, right)
     found = torch.div(left, divisor, rounding_mode="floor") if quotient else torch.remainder(left, divisor)
