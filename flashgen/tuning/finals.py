@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import compress
 
 from flashgen.runtime.config import Config
 from flashgen.tuning.timing import Timing
@@ -30,7 +31,8 @@ Round = Mapping[Config, float]
 def finals(configs: Sequence[Config], gpus: Sequence[Time], rounds: int, seed: int = 0) -> list[tuple[Config, Timing]]:
     """Hold rounds, at most `rounds`, until one config leads; return all that never failed, the fastest first.
 
-    Each of `gpus` times a config on one GPU. A config that fails once is no winner and is left out.
+    Each of `gpus` times a config on one GPU. A config that fails once is no winner and is left out; a GPU on which all
+    fail that run on another one holds no more rounds.
     """
     order = random.Random(seed)
     held: list[Round] = []
@@ -39,6 +41,9 @@ def finals(configs: Sequence[Config], gpus: Sequence[Time], rounds: int, seed: i
         while playing and len(held) < rounds and (len(playing) > 1 or not held):
             draws = [order.sample(playing, len(playing)) for _ in gpus[: rounds - len(held)]]
             new = list(pool.map(_hold, gpus, draws))
+            if len(playing) > 1 and any(new):
+                gpus = [*compress(gpus, new), *gpus[len(new) :]]
+                new = [one for one in new if one]
             held += new
             failed |= {config for config in playing if not all(config in one for one in new)}
             playing = _contenders([config for config in playing if config not in failed], held)

@@ -79,6 +79,22 @@ def test_several_gpus_share_the_rounds_and_are_compared_within_them():
     assert len(fast_gpu.asked) == len(slow_gpu.asked) == 3 * ROUNDS_TO_SETTLE / 2
 
 
+@pytest.mark.parametrize("launches", [0, 3])
+def test_a_gpu_that_is_lost_takes_no_config_with_it(launches):
+    gone = Drifting(drift=1, fails={(config, n) for config in TIMES for n in range(launches + 1, 99)})
+    gpu = Drifting(drift=1)
+    ranking = finals(list(TIMES), [gone, gpu], 8)
+    assert [config for config, _ in ranking] == [FAST, SECOND, SLOW]
+    # Nor is it asked again.
+    assert len(gone.asked) <= launches + 3 and len(gone.asked) + len(gpu.asked) == 3 * (ROUNDS_TO_SETTLE + 1)
+
+
+def test_a_config_that_is_lost_on_one_of_two_gpus_is_no_winner():
+    gpus = [Drifting(drift=1), Drifting(drift=1, fails={(FAST, n) for n in range(99)})]
+    assert [config for config, _ in finals(list(TIMES), gpus, 8)] == [SECOND, SLOW]
+    assert finals([FAST], gpus, 8) == []
+
+
 def test_nobody_left_is_no_ranking():
     assert finals([], [Drifting()], 8) == []
     assert finals([FAST], [Drifting(fails={(FAST, 1)})], 8) == []

@@ -108,6 +108,25 @@ def test_a_session_uses_all_gpus_of_its_host(tmp_path, monkeypatch):
     assert outcome.record.config == BEST and outcome.tried == len({config for _, config in tools.timed})
 
 
+class Gone(FakeTools):
+    """A GPU that has fallen off the bus."""
+
+    def time(self, *asked):
+        raise RequestFailed("crashed")
+
+
+class OneOfTwo(TwoGpus):
+    @property
+    def gpus(self):
+        return [self, Gone()]
+
+
+def test_a_session_records_what_it_has_measured_though_one_of_its_gpus_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    outcome = session(OneOfTwo(), tmp_path / "tuned", "default").tune(workload(PROBLEM), None)
+    assert outcome.status == "tuned" and 0 < outcome.failed["crashed"] < outcome.tried
+
+
 def test_gpus_of_different_models_are_refused():
     assert one_model({0: DEVICE, 1: DEVICE}) == DEVICE
     with pytest.raises(UsageError, match="GPU 1 is NVIDIA H100; expected GPUs of one model"):
