@@ -41,9 +41,12 @@ class GpuWorker:
     def __init__(self, bench: Worker) -> None:
         self._worker = bench
         self._one_at_a_time = threading.Lock()
+        self._closed = False
 
     def _ask(self, request: Request) -> Any:
         with self._one_at_a_time:
+            if self._closed:
+                raise RequestFailed("closed", "the process of the GPU was ended")
             return self._worker.ask(request, TRIAL_SECONDS)
 
     def start(self) -> None:
@@ -56,9 +59,15 @@ class GpuWorker:
             self._ask(ReadyRequest(problem))
 
     def close(self) -> None:
-        self._worker.kill()
-        with self._one_at_a_time:
+        """End the process; the requests that wait for it fail too."""
+        self._closed = True
+        while not self._one_at_a_time.acquire(timeout=0.05):
+            # Again and again: it may just have been started.
+            self._worker.kill()
+        try:
             self._worker.close()
+        finally:
+            self._one_at_a_time.release()
 
     def time(self, workload: Workload, config: Config, milliseconds: float, best_us: float | None) -> Timing:
         return self._ask(TimeRequest(workload, config, milliseconds, best_us))
