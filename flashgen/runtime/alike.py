@@ -27,12 +27,14 @@ _KEPT = 4
 class _Call:
     """A call, without its tensors: what guards these, what the other arguments were, and what it was found to be.
 
-    `same` are places of two arguments that are one tensor.
+    `same` are places of two arguments that are one tensor. `offsets` is how far each tensor is behind a multiple of 16
+    bytes, None where none is.
     """
 
     are_alike: Callable[..., bool]
     tensors: _Select
     same: Sequence[tuple[int, int]]
+    offsets: Sequence[int] | None
     others: _Select
     other_types: Sequence[type]
     other_values: Sequence[Any]
@@ -40,7 +42,7 @@ class _Call:
 
     @classmethod
     def of(cls, arguments: Sequence[Any], answer: Any) -> _Call | None:
-        """None for arguments at odd addresses, or for which == says too little."""
+        """None for arguments of which == says too little."""
         first: dict[int, int] = {}
         given = [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
         same = [(first.setdefault(id(arguments[place]), place), place) for place in given]
@@ -48,7 +50,7 @@ class _Call:
         tensors = [arguments[place] for place in places]
         rest = [place for place in range(len(arguments)) if place not in given]
         values = tuple(_kept(arguments[place]) for place in rest)
-        if not _are_aligned(tensors) or any(isinstance(value, float) and value == 0 for value in values):
+        if any(isinstance(value, float) and value == 0 for value in values):
             return None
         dims: dict[str, Any] = {
             "dynamic_dims_sizes": [list(tensor.shape) for tensor in tensors],
@@ -56,11 +58,12 @@ class _Call:
         }
         guard = TensorGuards(*tensors, **dims)
         twice = [(one, other) for one, other in same if one != other]
+        offsets = None if _are_aligned(tensors) else _offsets(tensors)
         types = tuple(map(type, values))
-        return cls(guard.check, _selecting(places), twice, _selecting(rest), types, values, answer)
+        return cls(guard.check, _selecting(places), twice, offsets, _selecting(rest), types, values, answer)
 
     def is_like(self, arguments: Sequence[Any]) -> bool:
-        """Whether these are, at addresses of their own that are multiples of 16."""
+        """Whether these are, at addresses of their own that are as far behind multiples of 16."""
         tensors = self.tensors(arguments)
         if not self.are_alike(*tensors):
             return False
@@ -68,7 +71,9 @@ class _Call:
             if arguments[one] is not arguments[other]:
                 return False
         others = self.others(arguments)
-        return tuple(map(type, others)) == self.other_types and others == self.other_values and _are_aligned(tensors)
+        if tuple(map(type, others)) != self.other_types or others != self.other_values:
+            return False
+        return _are_aligned(tensors) if self.offsets is None else _offsets(tensors) == self.offsets
 
 
 # By the function and the shape of the first argument.
@@ -108,6 +113,10 @@ def _are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
     for tensor in tensors:
         bits |= tensor.data_ptr()
     return not bits & 15
+
+
+def _offsets(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return tuple(tensor.data_ptr() & 15 for tensor in tensors)
 
 
 def _kept(value: Any) -> Any:

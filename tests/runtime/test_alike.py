@@ -33,11 +33,11 @@ def test_a_call_with_other_tensors_that_lie_alike_is_found() -> None:
     assert answer_of_last("another", call()) is None
 
 
-def odd(q: torch.Tensor) -> torch.Tensor:
-    """The same, 4 bytes behind a multiple of 16."""
-    room = torch.zeros(q.numel() + 1)
+def odd(q: torch.Tensor, behind: int = 1) -> torch.Tensor:
+    """The same, so many numbers of 4 bytes behind a multiple of 16."""
+    room = torch.zeros(q.numel() + behind)
     assert room.data_ptr() % 16 == 0
-    return room[1:].view_as(q)
+    return room[behind:].view_as(q)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,18 @@ def test_one_tensor_twice_is_alike_where_it_is_one_again() -> None:
     assert answer_of_last("attention", call(q=one, k=one)) == "one"
 
 
-def test_zeros_and_odd_addresses_are_left_to_others() -> None:
+def test_zeros_are_left_to_others() -> None:
     for scale in (0.0, -0.0):
         remember_last("attention", call(scale=scale), "found")
         assert answer_of_last("attention", call(scale=scale)) is None
+
+
+def test_odd_addresses_are_alike_where_they_are_as_odd() -> None:
+    """As `mask[..., 1]` of a mask with one query: its memory begins behind that of `mask[..., 0]`."""
     remember_last("attention", call(q=odd(tensor())), "found")
-    assert answer_of_last("attention", call()) is None
+    assert answer_of_last("attention", call(q=odd(tensor()))) == "found"
+    for other in ({}, {"q": odd(tensor(), 2)}, {"q": odd(tensor()), "k": odd(tensor(2, 4, 16))}):
+        assert answer_of_last("attention", call(**other)) is None
 
 
 def test_a_list_is_kept_as_it_was() -> None:
