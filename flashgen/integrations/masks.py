@@ -16,13 +16,11 @@ key; it stands for full and causal in models that know their own is_causal. Mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
 from transformers.masking_utils import (
-    and_masks,
     bidirectional_mask_function,
     causal_mask_function,
     eager_mask,
@@ -33,19 +31,12 @@ from transformers.utils.import_utils import is_tracing
 
 from flashgen.errors import ModelError
 from flashgen.integrations.reading import ASKS_FOR_ALL, READS_BOOLS, READS_FLOATS, reading_of
+from flashgen.integrations.runs import MaskFunction, is_causal_window, runs, sees_a_run
 
-MaskFunction = Callable[..., Any]
-
-# The code of what transformers makes its sliding, chunked and packed masks by.
-_JOINED = and_masks().__code__
 # What a mask of integers says, by how many it has for each query.
 _COLUMNS = ("causal", "full", "rows")
 # Keys of their own make one more.
 _MOST_COLUMNS = len(_COLUMNS)
-# How many distances one step of the search for a row's first and last key tells apart.
-_DIGIT = 64
-# While torch.compile traces, the number of keys may be a symbol: the search is as deep as for any.
-_MOST_KEYS = _DIGIT**5
 
 
 def interface_mask(
@@ -90,9 +81,10 @@ def interface_mask(
     is_bidirectional = mask_function is bidirectional_mask_function
     # Whatever has as many columns as there are keys is a matrix: integers of a caller's are told from those made here.
     may_be_integers = kv_length > _MOST_COLUMNS
+    is_local = _is_local(mask_function, local_size, kv_length, kv_offset)
     if padding is None:
         plain = "full" if is_bidirectional and allow_is_bidirectional_skip else ""
-        if allow_is_causal_skip and is_aligned and not use_vmap and not _is_local(local_size, kv_length, kv_offset):
+        if allow_is_causal_skip and is_aligned and not use_vmap and not is_local:
             plain = "causal"
         if plain and reading != ASKS_FOR_ALL:
             return None
@@ -100,11 +92,11 @@ def interface_mask(
             return _plain(plain, batch_size, q_length, device)
     # A padding mask shorter than the text: its matrix shows to the layer that it does not fit.
     is_short = is_known and not is_bidirectional and q_offset + q_length > kv_offset + kv_length
-    if not may_be_integers or is_short or use_vmap or not _sees_a_run(mask_function) or _is_to_be_whole(
+    if not may_be_integers or is_short or use_vmap or not sees_a_run(mask_function) or _is_to_be_whole(
         mask_function, allow_is_bidirectional_skip if is_bidirectional else allow_is_causal_skip, q_length, is_aligned
     ):  # fmt: skip
         return sdpa_mask(**asked, allow_is_causal_skip=False)
-    first, last = _rows(mask_function, batch_size, q_length, kv_length, q_offset, kv_offset, device)
+    first, last = runs(mask_function, batch_size, q_length, kv_length, q_offset, kv_offset, device)
     return _columns(first, last) if padding is None else _padded(first, last, padding)
 
 
@@ -173,66 +165,12 @@ def _is_to_be_whole(mask_function: MaskFunction, may_be_none: bool, q_length: in
     return mask_function is bidirectional_mask_function and not may_be_none
 
 
-def _is_local(size: int | None, kv_length: int, kv_offset: Any) -> bool:
-    """Whether a window or a chunk of this size hides what causality does not: keys from 0 on, no more than it has."""
-    return size is not None and not (isinstance(kv_offset, int) and kv_offset == 0 and kv_length <= size)
+def _is_local(mask_function: MaskFunction, size: int | None, kv_length: int, kv_offset: Any) -> bool:
+    """Whether a window or a chunk of this size may hide keys that causality does not, the last query at the last key.
 
-
-def _sees_a_run(mask_function: MaskFunction) -> bool:
-    """Whether the keys that a query sees stand side by side, its own among them.
-
-    So it is with the causal, sliding, chunked and packed masks of transformers; unions with other masks, which have
-    another outermost function, are of any kind.
+    A chunk may begin anywhere among keys that do not begin with the first.
     """
-    is_whole = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
-    return is_whole or getattr(mask_function, "__code__", None) is _JOINED
-
-
-def _rows(
-    mask_function: MaskFunction,
-    batch: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: Any,
-    kv_offset: Any,
-    device: torch.device | str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first and the last key of each query, [batch, q_length], counted from the first of the cache."""
-    q = (torch.arange(q_length, device=device) + q_offset - kv_offset).expand(batch, -1)
-    low, high = torch.zeros_like(q), torch.full_like(q, kv_length - 1)
-    if mask_function is bidirectional_mask_function:
-        return low, high
-    if mask_function is causal_mask_function:
-        return low, q.minimum(high)
-    sequence, head = (
-        torch.arange(batch, device=device)[:, None, None],
-        torch.zeros((), device=device, dtype=torch.int64),
-    )
-    own = q.clamp(0, kv_length - 1)
-
-    def sees(k: torch.Tensor) -> torch.Tensor:
-        return mask_function(sequence, head, (q + kv_offset)[:, :, None], k + kv_offset)
-
-    reach = _MOST_KEYS if is_tracing(q) else kv_length
-    first = own - _farthest(lambda d: sees(own[:, :, None] - d), own, reach)
-    last = own + _farthest(lambda d: sees(own[:, :, None] + d), high - own, reach)
-    # A query that does not see its own place sees none.
-    return first, torch.where(sees(own[:, :, None])[:, :, 0], last, first - 1)
-
-
-def _farthest(sees: MaskFunction, most: torch.Tensor, reach: int) -> torch.Tensor:
-    """The greatest distance up to `most` [batch, q_length] at which a key is seen, digit by digit: nearer ones are too.
-
-    `sees` takes distances [batch, q_length, n]; no distance is as great as `reach`.
-    """
-    digits = torch.arange(1, _DIGIT, device=most.device)
-    step = 1
-    while step * _DIGIT < reach:
-        step *= _DIGIT
-    found = torch.zeros_like(most)
-    while step:
-        tried = found[:, :, None] + digits * step
-        seen = sees(tried.minimum(most[:, :, None])) & (tried <= most[:, :, None])
-        found = found + step * seen.sum(-1)
-        step //= _DIGIT
-    return found
+    if size is None:
+        return False
+    begins = isinstance(kv_offset, int) and kv_offset == 0
+    return kv_length > size or not (begins or is_causal_window(mask_function))

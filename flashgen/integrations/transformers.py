@@ -119,11 +119,13 @@ def _mask(
     form = form_of(mask, q_len, kv_len)
     if form is not None:
         # As it is made nothing is copied here; `generate` lays a static cache's mask out anew.
-        columns = mask[:, 0].transpose(1, 2).contiguous().expand(batch, -1, -1).unbind(1)
-        inputs = {name: column[:, :q_len] for name, column in zip(("first", "last"), columns, strict=False)}
+        columns = [column.contiguous() for column in mask[:, 0].expand(batch, -1, -1).unbind(-1)]
+        if form == "rows":
+            return form, {"first": columns[0], "last": columns[1]}
         if form == "rows_and_keys":
-            inputs["seen"] = columns[2][:, :kv_len].bool()
-        return form, inputs if form.startswith("rows") else {}
+            first, last, seen = columns
+            return form, {"first": first[:, :q_len], "last": last[:, :q_len], "seen": seen[:, :kv_len].bool()}
+        return form, {}
     if mask.dtype != torch.bool:
         return "added", {}
     _check_shape("attention_mask", mask, (batch, heads, q_len, kv_len))

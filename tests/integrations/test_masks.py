@@ -122,6 +122,17 @@ def test_plain_masks_are_none() -> None:
     assert interface_mask(**arguments("sliding", "none", allow_is_causal_skip=True), local_size=7) is not None
 
 
+def test_a_window_hides_nothing_of_the_keys_that_its_cache_kept_for_one_query() -> None:
+    lengths = {"batch_size": 2, "q_length": 1, "kv_length": 7, "q_offset": 50, "kv_offset": 44}
+    window, chunk = masking.sliding_window_causal_mask_function, masking.chunked_causal_mask_function
+    assert interface_mask(**lengths, mask_function=window(7), local_size=7) is None
+    # Of the chunk that begins with key 49 there are two.
+    for own, size in ((window(6), 6), (chunk(7, torch.zeros(2, dtype=torch.int64)), 7)):
+        found = interface_mask(**lengths, mask_function=own, local_size=size)
+        expected = masking.sdpa_mask(**lengths, mask_function=own, allow_is_causal_skip=False)
+        assert torch.equal(whole(found, 1, 7), expected[:, 0])
+
+
 def test_a_union_with_another_mask_is_a_matrix() -> None:
     either = masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k % 7 == 0)
     given = arguments("causal", "left", mask_function=either)
