@@ -35,8 +35,9 @@ def merge_states(
     """out and lse of attention over all keys, from those over parts that have no key in common.
 
     outs: each [batch, heads, q_len, v_head_dim] with lses [batch, heads, q_len], or each [total_q, heads, v_head_dim]
-    with lses [heads, total_q]; natural logarithms, minus infinity for a row that saw no key of a part. Computed in
-    float32, float64 for float64. A row that saw none of any part has out 0 and lse minus infinity. Differentiable.
+    with lses [heads, total_q]; natural logarithms, minus infinity for a row that saw no key of a part, whose out then
+    counts for nothing, NaN included. Computed in float32, float64 for float64. A row that saw none of any part has out
+    0 and lse minus infinity. Differentiable.
 
     Raises ValueError or TypeError for what does not fit.
     """
@@ -48,6 +49,7 @@ def merge_states(
     for number, (out, lse) in enumerate(zip(outs, lses, strict=True)):
         for name, part in ((f"outs[{number}]", out), (f"lses[{number}]", lse)):
             refuse_all_but_tensors(**{name: part})
+            refuse_unstrided(**{name: part})
             if not part.is_floating_point() or part.device != outs[0].device:
                 raise TypeError(f"{name} is {part.dtype} on {part.device}; expected floats on {outs[0].device}")
         packed = out.ndim == 3
@@ -68,7 +70,12 @@ def merge_states(
     unseen = total == 0
     total = torch.where(unseen, 1.0, total)
     weights = weights / total
-    out = sum(_of_rows(weight, out.ndim) * out.to(dtype) for weight, out in zip(weights, outs, strict=True))
+    # Where a part has no key nobody may have written its out, and 0 times NaN is NaN.
+    without = each == -math.inf
+    out = sum(
+        _of_rows(weight, out.ndim) * out.to(dtype).masked_fill(_of_rows(empty, out.ndim), 0.0)
+        for weight, empty, out in zip(weights, without, outs, strict=True)
+    )
     assert isinstance(out, torch.Tensor)
     return out.to(outs[0].dtype), torch.where(unseen, -math.inf, torch.log(total) + highest).to(lses[0].dtype)
 

@@ -184,6 +184,21 @@ def test_rows_that_saw_nothing_change_nothing() -> None:
     assert torch.isfinite(lses.grad).all()
 
 
+@pytest.mark.parametrize("unwritten", [math.nan, math.inf])
+def test_nor_does_what_stands_where_they_saw_nothing(unwritten: float) -> None:
+    outs = torch.randn(2, 1, 1, 3, 4)
+    lses = torch.tensor([[0.5, -math.inf, -math.inf], [-math.inf, 2.0, -math.inf]])[:, None, None]
+    spoilt = torch.where(lses[..., None] == -math.inf, unwritten, outs).requires_grad_()
+    lses.requires_grad_()
+    out, lse = merge_states(spoilt, lses)
+    torch.testing.assert_close((out, lse), merge_states(outs, lses))
+    packed, _ = merge_states([each[0].transpose(0, 1) for each in spoilt], [each[0] for each in lses])
+    torch.testing.assert_close(packed.transpose(0, 1)[None], out)
+    (out.sum() + lse[0, 0, :2].sum()).backward()
+    assert torch.isfinite(spoilt.grad).all()
+    assert torch.isfinite(lses.grad).all()
+
+
 def test_states_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"outs\[1\] has shape"):
         merge_states([torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5)], [torch.zeros(1, 2, 3)] * 2)
@@ -197,6 +212,8 @@ def test_states_that_do_not_fit_are_refused() -> None:
         merge_states([torch.zeros(1, 2, 3, 4).int()], [torch.zeros(1, 2, 3)])
     with pytest.raises(TypeError, match=r"lses\[0\] is torch\.float32 on meta; expected floats on cpu"):
         merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3, device="meta")])
+    with pytest.raises(TypeError, match=r"outs\[0\] is a sparse_coo tensor; expected a strided"):
+        merge_states([torch.zeros(1, 2, 3, 4).to_sparse()], [torch.zeros(1, 2, 3)])
 
 
 def test_check_says_all_that_is_wrong() -> None:
