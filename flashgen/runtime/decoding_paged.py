@@ -49,9 +49,13 @@ def _check_plan(
 ) -> None:  # fmt: skip
     """ValueError where a plan is not one for this call."""
     gpu = call.q.device
-    expected = planned_sizes(call.q, call.k_cache, call.block_table, call.cu_seqlens_q, call.sizes.q_len)
+    own = planned_sizes(call.q, call.k_cache, call.block_table, call.cu_seqlens_q, call.sizes.q_len)
+    expected = (*own, work.shape.BM)
     if sizes is None or tuple(sizes) != expected:
-        raise ValueError(f"plan is for {_planned_text(sizes or ())}; expected one for {_planned_text(expected)}")
+        raise ValueError(
+            f"plan is for {_planned_text(sizes or ())}; expected one for {_planned_text(expected)}, as plan_paged "
+            "makes it for tensors of these sizes and dtypes"
+        )
     if items.shape[0] != work.room or count.shape[0] != work.counts or items.device != gpu:
         raise ValueError(
             f"plan has room for {items.shape[0]} items on {items.device}; expected {work.room} on {gpu}, as "
@@ -60,7 +64,7 @@ def _check_plan(
 
 
 def _planned_text(sizes: Sequence[int]) -> str:
-    named = zip(("batch", "max_seqlen_q", "heads", "kv_heads"), sizes, strict=False)
+    named = zip(("batch", "max_seqlen_q", "heads", "kv_heads", "rows of a tile"), sizes, strict=False)
     return ", ".join(f"{name} {size}" for name, size in named) or "unknown sizes"
 
 

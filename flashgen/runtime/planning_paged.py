@@ -36,8 +36,8 @@ class PagedPlan:
 
     `items` int32 [room, 4]: a sequence, a tile of its rows, a split of its keys and how many of these there are;
     `count` int32 [1]: how many items are in use. Where sequences of many queries are the forward kernel's its items lie
-    behind these, and count is [2]. `sizes` are what `planned_sizes` says of the call. `config` and
-    `batch_invariant` are what it was made with, `variant` the full name of the variant that made it.
+    behind these, and count is [2]. `sizes` are what `planned_sizes` says of the call, and the rows of a tile. `config`
+    and `batch_invariant` are what it was made with, `variant` the full name of the variant that made it.
     """
 
     items: torch.Tensor
@@ -108,11 +108,11 @@ def paged_plan(
     if v_head_dim is not None and not 1 <= check_scalar("v_head_dim", v_head_dim, int) <= MAX_HEAD_DIM:
         raise ValueError(f"v_head_dim is {v_head_dim}; expected 1 to {MAX_HEAD_DIM}")
     text = config_text(config, "decode_paged")
-    items, count = _PLAN(
+    items, count, tile = _PLAN(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
         batch_invariant, text, variant.span, variant.full_name,
     )  # fmt: skip
-    sizes = planned_sizes(q, k_cache, block_table, cu_seqlens_q, max_seqlen_q)
+    sizes = (*planned_sizes(q, k_cache, block_table, cu_seqlens_q, max_seqlen_q), tile.shape[1])
     return PagedPlan(items, count, sizes, text, batch_invariant, variant.full_name)
 
 
@@ -124,14 +124,19 @@ def planned_sizes(
     return block_table.shape[0], 1 if cu_seqlens_q is None else max_seqlen_q, q.shape[1], k_cache.shape[2]
 
 
-def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     call, work = _asked(prepare_paged, *given)
-    return planned(call, work)
+    return *planned(call, work), _tile(call.q, work)
 
 
-def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     call, work = _asked(_traced, *given)
-    return _empty_plan(call.q, work)
+    return *_empty_plan(call.q, work), _tile(call.q, work)
+
+
+def _tile(q: torch.Tensor, work: Work) -> torch.Tensor:
+    """The rows of a tile as the shape of a tensor without elements, since an operator returns no number."""
+    return torch.empty((0, work.shape.BM), dtype=torch.int32, device=q.device)
 
 
 def _traced(
@@ -169,7 +174,7 @@ _PLAN = operator(
     "plan_paged",
     "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, SymInt max_seqlen_q, "
     "SymInt? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
-    "-> (Tensor, Tensor)",
+    "-> (Tensor, Tensor, Tensor)",
     _plan,
     _plan_shapes,
     shared=True,

@@ -124,6 +124,18 @@ def test_a_plan_of_another_batch_is_refused_where_it_has_the_same_room(
                 module.attention_paged(*batch.arguments, **batch.options, plan=plan)
 
 
+def test_a_plan_for_tiles_of_other_rows_is_refused_where_it_has_the_same_room(tmp_path: Path) -> None:
+    """The window and one tile of 64 rows are two splits, two tiles of 32 rows see one each."""
+    module = load_module(generate(load({"name": "recent", "window": {"left": 1990, "right": 0}}), tmp_path))
+    sizes = {"heads": 64, "kv_heads": 1, "dtype": torch.float16}
+    narrow, wide = (make_batch((2100,), head_dim=dim, v_head_dim=dim, **sizes) for dim in (64, 256))
+    plans = [module.plan_paged(*batch.planning[0], batch_invariant=True) for batch in (narrow, wide)]
+    assert plans[0].items.shape == plans[1].items.shape
+    module.attention_paged(*wide.arguments, plan=plans[1])
+    with pytest.raises(ValueError, match=r"plan is for .* rows of a tile 64; expected one for .* rows of a tile 32"):
+        module.attention_paged(*wide.arguments, plan=plans[0])
+
+
 def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> None:
     module = gallery_module("causal")
     batch = make_batch((700, 33), head_dim=16, v_head_dim=48)
