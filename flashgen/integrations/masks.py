@@ -92,7 +92,7 @@ def interface_mask(
             return _plain(plain, batch_size, q_length, device)
     # A padding mask shorter than the text: its matrix shows to the layer that it does not fit.
     is_short = is_known and not is_bidirectional and q_offset + q_length > kv_offset + kv_length
-    if not may_be_integers or is_short or use_vmap or not sees_a_run(mask_function) or _is_to_be_whole(
+    if not may_be_integers or is_short or use_vmap or not sees_a_run(mask_function, device) or _is_to_be_whole(
         mask_function, allow_is_bidirectional_skip if is_bidirectional else allow_is_causal_skip, q_length, is_aligned
     ):  # fmt: skip
         return sdpa_mask(**asked, allow_is_causal_skip=False)

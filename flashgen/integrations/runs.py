@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import masking_utils
 from transformers.utils.import_utils import is_tracing
 
@@ -51,19 +52,45 @@ _ENDS: dict[Any, Callable[..., _Ends]] = {
 }
 
 
-def sees_a_run(mask_function: MaskFunction) -> bool:
+def sees_a_run(mask_function: MaskFunction, device: torch.device | str = "cpu") -> bool:
     """Whether the keys that a query sees stand side by side, its own among them.
 
-    So it is with the causal, sliding, chunked and packed masks of transformers; unions with other masks, which have
-    another outermost function, are of any kind.
+    So it is with the causal, sliding, chunked and packed masks of transformers; unions with other masks are of any
+    kind, within documents too. `device` is where the tensors are that the function reads.
     """
     plain = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
-    return mask_function in plain or _code(mask_function) is _JOINED
+    if mask_function in plain or is_causal_window(mask_function):
+        return True
+    return _code(mask_function) is _JOINED and not _has_a_union(mask_function, device)
 
 
 def is_causal_window(mask_function: MaskFunction) -> bool:
     """Whether a query sees its own key and those right before it, as many as there are in a window."""
     return _is_open(mask_function) and {_code(part) for part in _parts(mask_function)} == {_WINDOW, _CAUSAL}
+
+
+def _has_a_union(mask_function: MaskFunction, device: torch.device | str) -> bool:
+    """Whether a mask function has a union in it, however deep: the first pair of the first sequence is asked for."""
+    # While torch.compile traces, no function may be looked into.
+    noted: list[bool] = []
+    first = torch.zeros((1, 1, 1), dtype=torch.int64, device=device)
+    with _Unions(noted):
+        mask_function(first, first, first, first)
+    return bool(noted)
+
+
+class _Unions(TorchFunctionMode):
+    """Notes each `|` of tensors."""
+
+    def __init__(self, noted: list[bool]) -> None:
+        super().__init__()
+        # A list, since torch.compile forgets what the mode itself has.
+        self.noted = noted
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__or__:
+            self.noted.append(True)
+        return func(*args, **(kwargs or {}))
 
 
 def runs(

@@ -139,3 +139,31 @@ def test_a_union_with_another_mask_is_a_matrix() -> None:
     found = interface_mask(**given)
     assert found.dtype == torch.bool
     assert torch.equal(found, masking.sdpa_mask(**given))
+
+
+@pytest.mark.parametrize("compiles", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("window", [None, 7])
+def test_a_union_within_documents_is_a_matrix(window: int | None, compiles: bool) -> None:
+    # Two images with words between them, which are one block, as transformers joins them to what is packed.
+    blocks = torch.full((BATCH, LENGTH), -1)
+    blocks[:, 3:6], blocks[:, 11:15] = 0, 0
+
+    def block(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (blocks[b, q] == blocks[b, k]) & (blocks[b, q] >= 0)
+
+    def made() -> torch.Tensor | None:
+        own = masking.sliding_window_causal_mask_function(window) if window else masking.causal_mask_function
+        documents = masking.packed_sequence_mask_function(masking.find_packed_sequence_indices(PACKED))
+        either = masking.and_masks(masking.or_masks(own, block), documents)
+        return interface_mask(**arguments("causal", "none", mask_function=either))
+
+    found = torch.compile(made, fullgraph=True, backend="eager")() if compiles else made()
+    assert found is not None
+    assert found.dtype == torch.bool
+    k = torch.arange(LENGTH)
+    q = k[:, None]
+    causal = (k <= q) & (k > q - (window or LENGTH))
+    image = blocks[0] == 0
+    documents = masking.find_packed_sequence_indices(PACKED)
+    expected = (causal | (image & image[:, None])) & (documents[:, :, None] == documents[:, None])
+    assert torch.equal(found[:, 0], expected)
