@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from flashgen.cli.failure import guarded
+from flashgen.cli.options import Json
+from flashgen.cli.output import Output
 
 
 @guarded
@@ -17,6 +19,7 @@ def convert(
     mask: Annotated[
         str | None, typer.Option("--mask", metavar="FILE.py:NAME", help="A mask_mod to go with it.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Print the spec of FlexAttention's mods; the file that has them is run, as Python imports it."""
     from flashgen.flex.converted import converted
@@ -24,4 +27,6 @@ def convert(
     # What the file and its mods print is no part of the spec.
     with redirect_stdout(sys.stderr):
         text = converted(mod, mask)
-    print(text, end="")
+    output = Output.choose(json)
+    print(text, end="", file=output.console.file)
+    output.document({"spec": text})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from json import dumps
 
 from flashgen.cli.failure import guarded
+from flashgen.cli.options import Json
 
 
 @guarded
-def schema() -> None:
-    """Print the JSON Schema of specs, for editors."""
+def schema(json: Json = False) -> None:
+    """Print the JSON Schema of specs, for editors; with --json on one line."""
     from flashgen.spec import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print(dumps(json_schema(), indent=None if json else 2))

@@ -419,6 +419,10 @@ def test_schema_is_json_schema(run: Run) -> None:
     assert json.loads(run("schema").out)["$schema"].startswith("https://json-schema.org/")
 
 
+def test_schema_for_machines_is_one_line(run: Run) -> None:
+    assert run("schema", "--json").documents == [json.loads(run("schema").out)]
+
+
 def test_doctor_finds_what_is_here(run: Run) -> None:
     ended = run("doctor", "--no-targets", "--json")
     assert ended.code == 0

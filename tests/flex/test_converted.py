@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,12 @@ def test_it_prints_what_a_person_would_have_written(tmp_path: Path) -> None:
     spec = tmp_path / "mine.yaml"
     spec.write_text(ended.stdout)
     assert load(spec).name == "alibi_in_window"
+
+
+def test_for_machines_the_text_is_a_document() -> None:
+    ended = CliRunner().invoke(app, ["convert", "mods.py:alibi_in_window", "--mask", "mods.py:causal", "--json"])
+    assert ended.exit_code == 0
+    assert json.loads(ended.stdout) == {"spec": YAML}
 
 
 def test_a_mod_with_four_arguments_is_a_mask() -> None:
