@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from flashgen.lang.magnitudes import LARGEST_FLOAT32
 from flashgen.printable import is_printable
+from flashgen.spec.names import MODULE_NAME
 from flashgen.spec.variant import DTYPES
 
 INPUT_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", *DTYPES)
@@ -174,7 +175,7 @@ Description = Annotated[
     Accept(_is_prose, "text without control characters", {"type": "string"}),
     BeforeValidator(_one_kind_of_line),
 ]
-Text = Annotated[str, Accept(lambda v: isinstance(v, str), "text", {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"})]
+Text = Annotated[str, Accept(lambda v: isinstance(v, str), "text", {"type": "string", "pattern": f"^{MODULE_NAME}$"})]
 
 
 def one_or_many(value: Any) -> Any:

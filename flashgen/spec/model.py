@@ -64,6 +64,8 @@ class _Form(BaseModel):
 class Window(_Form):
     """A sliding window: key k is visible to query q where q - left <= k <= q + right. A missing side is open."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
     left: Extent | None = Field(None, description="How many keys before the query's own position are visible.")
     right: Extent | None = Field(None, description="How many keys after the query's own position are visible.")
 

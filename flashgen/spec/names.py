@@ -31,7 +31,8 @@ ARGUMENTS = {
 OF_DROPOUT = frozenset({"dropout_p", "dropout_seed", "dropout_mask"})
 
 MAX_LENGTH = 64
-_MODULE = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_LENGTH - 1}}}")
+MODULE_NAME = rf"[a-z][a-z0-9_]{{0,{MAX_LENGTH - 1}}}"
+_MODULE = re.compile(MODULE_NAME)
 _NAME = re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_LENGTH - 1}}}")
 _MODULES_IN_USE = frozenset({"flashgen", "numpy", "torch", "triton"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,13 @@ def allowed(value: Any, schema: dict[str, Any]) -> bool:
         properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
         known = [properties.get(key, rest) for key in value]
         inside = all(part is not False and allowed(value[key], part) for key, part in zip(value, known, strict=True))
-        return inside and all(key in value for key in schema.get("required", ()))
+        enough = len(value) >= schema.get("minProperties", 0)
+        return inside and enough and all(key in value for key in schema.get("required", ()))
     if isinstance(value, list):
         return schema.get("minItems", 0) <= len(value) and all(allowed(item, schema["items"]) for item in value)
-    return isinstance(value, str | bool) or schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    if isinstance(value, str):
+        return re.search(schema.get("pattern", ""), value) is not None
+    return isinstance(value, bool) or schema.get("minimum", value) <= value <= schema.get("maximum", value)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
@@ -55,12 +59,15 @@ def test_the_gallery_fits_the_schema(path: Path) -> None:
         {"name": "a", "head_dim": []},
         {"name": "a", "window": {"left": -1}},
         {"name": "a", "window": None},
+        {"name": "a", "window": {}},
         {"name": "a", "params": {"W": "64"}},
         {"name": "a", "params": {"W": {"valu": 64}}},
         {"name": "a", "inputs": {"doc": {"dtype": "int32"}}},
         {"name": "a", "inputs": {"doc": {"shape": [0], "dtype": "int32"}}},
         {"name": "a", "score": ["score"]},
         {"causal": True},
+        {"name": "A"},
+        {"name": "a" * 65},
     ],
     ids=str,
 )
