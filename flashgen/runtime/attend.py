@@ -40,6 +40,9 @@ def attend(
     parts: tuple[Any, ...] = ()
     if variant.planned:
         parts, config, backward_config = plan_parts(variant, plan, config, backward_config)
+    elif plan is not None:
+        own = variant.identity.variant
+        raise TypeError(f"plan is {type(plan).__name__}; expected None, since {own} has no schedule")
     arguments = (
         q, k, v, *inputs, *params, scale, return_max, config_text(config, "forward", variant.packed), *parts,
         deterministic, backward_config_text(backward_config, variant.packed),

@@ -81,7 +81,8 @@ VARLEN_OPERATOR = runtime.attention_operator(VARLEN)
 
 
 def attention(
-    q, k, v, *, scale=None, return_lse=False, return_max=False, config=None, backward_config=None, deterministic=None
+    q, k, v, *, scale=None, return_lse=False, return_max=False, plan=None, config=None, backward_config=None,
+    deterministic=None,
 ):
     """Plain softmax attention, where every query sees every key.
 
@@ -94,6 +95,7 @@ def attention(
     Differentiable in q, k and v.
 
     scale: factor of the dot products, 1/sqrt(head_dim) by default.
+    plan: None: which tiles are visible follows from the formula, there is nothing to prepare.
     config: tile sizes and launch options instead of the recorded ones.
     backward_config: the same for the backward pass, {"backward_kv": config, "backward_q": config}.
     deterministic: gradients with the same bits on every run; None asks torch.are_deterministic_algorithms_enabled().
@@ -101,14 +103,14 @@ def attention(
     Raises ValueError or TypeError for shapes, dtypes or devices that do not fit.
     """
     return runtime.attend(
-        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max,
+        VARIANT, OPERATOR, q, k, v, scale=scale, return_lse=return_lse, return_max=return_max, plan=plan,
         config=config, backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale=None, return_lse=False, return_max=False,
-    config=None, backward_config=None, deterministic=None,
+    plan=None, config=None, backward_config=None, deterministic=None,
 ):
     """Attention of packed sequences, each alone: what attention does, with the sequences one after the other.
 
@@ -128,8 +130,8 @@ def attention_varlen(
     """
     return runtime.attend_varlen(
         VARLEN, VARLEN_OPERATOR, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-        scale=scale, return_lse=return_lse, return_max=return_max, config=config, backward_config=backward_config,
-        deterministic=deterministic,
+        scale=scale, return_lse=return_lse, return_max=return_max, plan=plan, config=config,
+        backward_config=backward_config, deterministic=deterministic,
     )  # fmt: skip
 
 

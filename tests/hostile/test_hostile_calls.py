@@ -109,7 +109,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
                         "no config": {"backward_q": 3}, "a wrong config": {"backward_kv": {"BM": 3}}},
     "return_lse ": {"an unknown keyword": True}, "slope": {"an unknown keyword": 1}, "mask": {"an unknown keyword": Q},
     "attn_mask": {"an unknown keyword": Q}, "is_causal": {"an unknown keyword": True},
-    "plan": {"an unknown keyword": None},
+    "plan": {"a number": 3, "a text": "plan", "a tuple": (Q, Q)},
 }  # fmt: skip
 
 

@@ -176,11 +176,16 @@ def test_what_is_no_plan_is_refused(gallery_module: Callable[[str], ModuleType])
         gallery_module("document").attention(Q, K, K, doc=DOC, plan=(1, 2))
 
 
-def test_a_variant_without_a_schedule_has_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:
-    module = gallery_module("causal")
+def test_a_variant_without_a_schedule_takes_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:
+    """So a caller of many variants may hand over what it has of each."""
+    module, document = gallery_module("causal"), gallery_module("document")
     assert not hasattr(module, "plan")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'plan'"):
-        module.attention(Q, K, K, plan=None)
+    assert torch.equal(module.attention(Q, K, K, plan=None), module.attention(Q, K, K))
+    ends = torch.tensor([0, 5], dtype=torch.int32)
+    packed = (*(each[0].transpose(0, 1)[:5] for each in (Q, K, K)), ends, ends, 5, 5)
+    assert torch.equal(module.attention_varlen(*packed, plan=None), module.attention_varlen(*packed))
+    with pytest.raises(TypeError, match=r"^plan is Plan; expected None, since causal has no schedule$"):
+        module.attention(Q, K, K, plan=document.plan(Q, K, K, doc=DOC))
 
 
 def test_planning_checks_its_arguments(gallery_module: Callable[[str], ModuleType]) -> None:
