@@ -59,7 +59,7 @@ def flex_attention(
         )
     batch, heads, q_len, _ = query.shape
     kv_len = key.shape[2]
-    mask_mod = None if block_mask is None else _mask_mod(block_mask, q_len, kv_len)
+    mask_mod = None if block_mask is None else _mask_mod(block_mask, batch, heads, q_len, kv_len)
     # torch.compile, which may not know the lengths, decides by an `if` alone.
     many_queries = True if q_len > kv_len else False  # noqa: SIM210
     kernels, values = kernels_for(score_mod, mask_mod, many_queries)
@@ -88,14 +88,22 @@ def _check_tensor(name: str, given: Any) -> None:
         raise ValueError(f"{name} has shape {tuple(given.shape)}; expected [batch, heads, length, dimension]")
 
 
-def _mask_mod(block_mask: BlockMask, q_len: int, kv_len: int) -> Mod | None:
+def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len: int) -> Mod | None:
     made_for = block_mask.seq_lengths
     # That of torch's own for no mask at all has no lengths of its own.
     if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
         raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
-    if block_mask.mask_mod is noop_mask:
-        return None if min(block_mask.BLOCK_SIZE) >= 2**30 else mask_of_blocks(block_mask)
-    return block_mask.mask_mod
+    if block_mask.mask_mod is not noop_mask:
+        return block_mask.mask_mod
+    if min(block_mask.BLOCK_SIZE) >= 2**30:
+        return None
+    sequences, of_heads = block_mask.shape[:2]
+    if sequences not in (1, batch) or of_heads not in (1, heads):
+        raise ValueError(
+            f"block_mask has blocks of {sequences} sequences and {of_heads} heads; expected those of {batch} or 1, and "
+            f"of {heads} or 1"
+        )
+    return mask_of_blocks(block_mask)
 
 
 def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,10 +14,10 @@ from flashgen.flex.mods import Mod
 
 
 class _Kept(NamedTuple):
-    """A mask, and the lists that it was made of, each with its version then."""
+    """A mask, the lists that it was made of, and its width in blocks with the version of each list then."""
 
     lists: tuple[torch.Tensor, ...]
-    versions: tuple[int, ...]
+    state: tuple[int, ...]
     mask: Mod
 
 
@@ -34,25 +34,27 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
         lists += (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
     # Blocks of one sequence, or one head, are those of all.
     sides = *block_mask.BLOCK_SIZE, lists[1].shape[0] > 1, lists[1].shape[1] > 1
+    # Lists may be shorter than there are blocks of keys.
+    width = -(-block_mask.seq_lengths[1] // block_mask.BLOCK_SIZE[1])
     if torch.compiler.is_compiling():
-        return functools.partial(_is_listed, *sides, lists)
+        return functools.partial(_is_listed, *sides, width, lists)
     # Tensors of inference mode do not count their versions.
     if any(each.is_inference() for each in lists):
-        return functools.partial(_is_in_block, *sides, _matrix(*lists))
-    known, versions = _kept.get(block_mask), tuple(each._version for each in lists)
-    if known is None or versions != known.versions or any(map(operator.is_not, lists, known.lists)):
+        return functools.partial(_is_in_block, *sides, _matrix(width, *lists))
+    known, state = _kept.get(block_mask), (width, *(each._version for each in lists))
+    if known is None or state != known.state or any(map(operator.is_not, lists, known.lists)):
         # One of inference mode would be of no use outside of it.
         with torch.inference_mode(False):
-            mask = functools.partial(_is_in_block, *sides, _matrix(*lists))
-        known = _kept[block_mask] = _Kept(lists, versions, mask)
+            mask = functools.partial(_is_in_block, *sides, _matrix(width, *lists))
+        known = _kept[block_mask] = _Kept(lists, state, mask)
     return known.mask
 
 
 def _is_listed(
-    rows: int, columns: int, by_sequence: bool, by_head: bool, lists: tuple[torch.Tensor, ...],
+    rows: int, columns: int, by_sequence: bool, by_head: bool, width: int, lists: tuple[torch.Tensor, ...],
     b: Any, h: Any, q: Any, k: Any,
 ) -> torch.Tensor:  # fmt: skip
-    return _is_in_block(rows, columns, by_sequence, by_head, _matrix(*lists), b, h, q, k)
+    return _is_in_block(rows, columns, by_sequence, by_head, _matrix(width, *lists), b, h, q, k)
 
 
 def _is_in_block(
@@ -61,12 +63,11 @@ def _is_in_block(
     return blocks[b if by_sequence else 0, h if by_head else 0, q // rows, k // columns]
 
 
-def _matrix(counts: torch.Tensor, listed: torch.Tensor, *full: torch.Tensor) -> torch.Tensor:
-    """Which blocks of keys each block of queries sees: the first `counts` of those that are `listed`."""
-    most = listed.shape[-1]
-    is_seen = torch.arange(most, device=listed.device) < counts.unsqueeze(-1)
+def _matrix(width: int, counts: torch.Tensor, listed: torch.Tensor, *full: torch.Tensor) -> torch.Tensor:
+    """Which of `width` blocks of keys each block of queries sees: the first `counts` of those that are `listed`."""
+    is_seen = torch.arange(listed.shape[-1], device=listed.device) < counts.unsqueeze(-1)
     # What is not seen goes to a column beyond the last.
-    places = torch.where(is_seen, listed, most).long()
-    none = torch.zeros((*listed.shape[:-1], most + 1), dtype=torch.bool, device=listed.device)
-    blocks = none.scatter(-1, places, True)[..., :most]
-    return blocks | _matrix(*full) if full else blocks
+    places = torch.where(is_seen, listed, width).clamp(max=width).long()
+    none = torch.zeros((*listed.shape[:-1], width + 1), dtype=torch.bool, device=listed.device)
+    blocks = none.scatter(-1, places, True)[..., :width]
+    return blocks | _matrix(width, *full) if full else blocks

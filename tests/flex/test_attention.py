@@ -107,6 +107,20 @@ def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("listed", [[[0], [2]], [[0], [0]]])
+def test_lists_of_blocks_may_be_shorter_than_there_are_blocks(listed: list[list[int]]) -> None:
+    """As of kernels that choose a few blocks: what is not listed is not seen, wherever it is."""
+    length = 48
+    rows, columns = torch.tensor(listed, dtype=torch.int32, device=DEVICE), 16
+    blocks = of_torch.BlockMask.from_kv_blocks(
+        torch.ones(1, 1, 2, dtype=torch.int32, device=DEVICE), rows[None, None], BLOCK_SIZE=(24, columns),
+        seq_lengths=(length, length), compute_q_blocks=False,
+    )  # fmt: skip
+    q, k, v = tensors(length, length)
+    want, _ = expected(q, k, v, None, lambda b, h, i, j: rows[i // 24, 0] == j // columns)
+    torch.testing.assert_close(flex_attention(q, k, v, None, blocks).double(), want, rtol=1e-5, atol=1e-5)
+
+
 def lists_of(mask: Any) -> list[torch.Tensor]:
     made = block_mask(mask)
     return [
@@ -341,6 +355,9 @@ def test_what_does_not_fit_is_refused() -> None:
         flex_attention(q, q, q, return_lse=True, return_aux=of_torch.AuxRequest(lse=True))
     with pytest.raises(ValueError, match="block_mask is for lengths"):
         flex_attention(q, k, v, None, block_mask(mods.causal, 16, LENGTH), enable_gqa=True)
+    of_three = of_torch.create_block_mask(of_torch.noop_mask, BATCH + 1, None, LENGTH, LENGTH, device=DEVICE)
+    with pytest.raises(ValueError, match=r"blocks of 3 sequences and 1 heads; expected those of 2 or 1, and of 4 or 1"):
+        flex_attention(q, k, v, None, of_three, enable_gqa=True)
     with pytest.raises(ValueError, match="key has shape"):
         flex_attention(q, k[0], v[0])
     with pytest.raises(TypeError, match="value is list"):
