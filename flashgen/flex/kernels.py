@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from flashgen.flex.apart import Shape, put_together, taken_apart
 from flashgen.flex.captures import Captured, capture
@@ -132,7 +133,7 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
         made_inside = [each for each in leaves if is_made_inside(each)]
         if any(each.__code__.co_freevars for each in made_inside):
             torch._dynamo.graph_break(msg=MADE_INSIDE)
-        kernels = getattr(_compiled_in, _name_of(many_queries, shape, *leaves))
+        kernels = getattr(_compiled_in, _name_of(many_queries, shape, *map(_as_constant, leaves)))
         if made_inside and kernels.ways:
             torch._dynamo.graph_break(msg=MADE_INSIDE)
         mods = score_mod, mask_mod
@@ -142,6 +143,11 @@ def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool)
         assert all(follow(mods[root], way) == value for root, way, value in kernels.constants)
         return kernels, values
     return _found(score_mod, mask_mod, many_queries)
+
+
+def _as_constant(leaf: Any) -> Any:
+    """A number that torch.compile takes for any, with dynamic shapes, as the one that it is now."""
+    return guard_scalar(leaf) if isinstance(leaf, int | float) else leaf
 
 
 @torch.compiler.assume_constant_result

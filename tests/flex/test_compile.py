@@ -10,7 +10,7 @@ from typing import Any
 import flex_mods as mods
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, noop_mask
 
 from flashgen.flex import flex_attention, kernels
 
@@ -273,6 +273,18 @@ def test_a_mod_that_is_made_inside_and_captures_breaks_the_graph() -> None:
             torch.compile(attend, backend="eager", fullgraph=True)(*inputs(), given)
         torch._dynamo.reset()
         assert torch.equal(torch.compile(attend, backend="eager")(*inputs(), given), attend(*inputs(), given))
+
+
+@pytest.mark.parametrize("name", ["partial", "partial of a list", "blocks"])
+def test_numbers_of_partials_and_blocks_are_those_of_the_call_with_dynamic_shapes(name: str) -> None:
+    torch._dynamo.reset()
+    attention = torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=True)
+    for length in (17, 24):
+        blocks = None
+        if name == "blocks":
+            blocks = create_block_mask(noop_mask, None, None, length, length, device=DEVICE, BLOCK_SIZE=16)
+        given = (*inputs(length), CASES.get(name), blocks)
+        assert torch.equal(attention(*given), flex_attention(*given))
 
 
 def test_other_tensors_in_a_mod_that_is_handed_in_compile_nothing_anew() -> None:
