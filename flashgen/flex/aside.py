@@ -7,14 +7,16 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Outside of inference mode, of the transforms of torch.func, and of what keeps tensors for a backward pass, as a
-    checkpoint does, which counts them.
+    """Outside of inference mode, of modes of torch's dispatcher, as that of fake tensors, of the transforms of
+    torch.func, and of what keeps tensors for a backward pass, as a checkpoint does, which counts them.
     """
     with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(temporarily_clear_interpreter_stack())
         # torch.func forbids hooks of one's own, and then there are none.

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from flashgen.flex.aside import aside
+
 
 @dataclass(frozen=True)
 class Result:
@@ -91,8 +93,8 @@ class Constant:
         if torch.compiler.is_compiling():
             return self._tensor.to(device)
         if device not in self._there:
-            # One made in inference mode would be of no use outside of it.
-            with torch.inference_mode(False):
+            # One made in inference mode, or a fake one, would be of no use outside of that.
+            with aside():
                 self._there[device] = self._tensor.to(device)
         return self._there[device]
 

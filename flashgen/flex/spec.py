@@ -77,15 +77,14 @@ def meaning(
     """
     names = capture(score_mod, mask_mod).names if names is None else names
     with aside():
-        found = [_attempt(score_mod, mask_mod, name, many_queries, names, stay) for stay in (False, True)]
-    general, special = found
-    if isinstance(general, ModError):
-        if isinstance(special, ModError):
-            raise special
+        general, special = (_attempt(score_mod, mask_mod, name, many_queries, names, stay) for stay in (False, True))
+        if isinstance(general, ModError):
+            if isinstance(special, ModError):
+                raise special
+            return special[0]
+        if isinstance(special, ModError) or (agree(general[1], special[1]) and _make_the_same(general[0], special[0])):
+            return general[0]
         return special[0]
-    if isinstance(special, ModError) or (agree(general[1], special[1]) and _make_the_same(general[0], special[0])):
-        return general[0]
-    return special[0]
 
 
 def _make_the_same(one: Meaning, other: Meaning) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flashgen.flex import flex_attention, kernels, to_spec
 
@@ -44,7 +46,23 @@ def in_a_transform(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Any) 
     torch.func.grad(lambda q: flex_attention(q, k.detach(), v.detach(), mod).sum())(q.detach())
 
 
-@pytest.mark.parametrize("first", [in_inference_mode, in_a_checkpoint, in_a_transform])
+def in_a_checkpoint_that_chooses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Any) -> None:
+    """Which keeps all that operators give, and wants as many of them again."""
+    contexts = functools.partial(create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+    out = checkpoint(lambda *qkv: flex_attention(*qkv, mod), q, k, v, use_reentrant=False, context_fn=contexts)
+    out.sum().backward()
+
+
+def of_fake_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Any) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        out = flex_attention(*map(mode.from_tensor, (q, k, v)), mod)
+    assert isinstance(out, FakeTensor) and out.shape == q.shape
+
+
+WAYS = [in_inference_mode, in_a_checkpoint, in_a_transform, in_a_checkpoint_that_chooses, of_fake_tensors]
+
+
+@pytest.mark.parametrize("first", WAYS)
 @pytest.mark.parametrize("name", MODS)
 def test_where_a_mod_is_called_first_makes_no_difference(name: str, first: Callable[..., None]) -> None:
     def outside() -> tuple[torch.Tensor, ...]:
