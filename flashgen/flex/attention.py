@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
-from flashgen.flex.blocks import mask_of_blocks
+from flashgen.flex.blocks import hides_more, mask_of_blocks
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
 
@@ -40,8 +40,8 @@ def flex_attention(
 
     score_mod(score, b, h, q_idx, kv_idx) and the mask_mod of `block_mask` are traced at their first call, once for each
     code and kind of captured values: another value of a captured number or tensor builds nothing anew. Tensors that
-    they capture have gradients where they require them. Of the block mask nothing else is read, unless it was made of
-    blocks without a mask_mod. `kernel_options` that name BLOCK_M, BLOCK_N, num_warps and num_stages, all four, are the
+    they capture have gradients where they require them. Of the block mask nothing else is read, unless its blocks
+    were listed by hand. `kernel_options` that name BLOCK_M, BLOCK_N, num_warps and num_stages, all four, are the
     config of the forward pass; others, which are for torch's kernels, change nothing.
 
     Raises ModError, a ValueError that names the line of the mod, for what the language does not have; ValueError or
@@ -93,10 +93,10 @@ def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len:
     # That of torch's own for no mask at all has no lengths of its own.
     if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
         raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
-    if block_mask.mask_mod is not noop_mask:
-        return block_mask.mask_mod
     if min(block_mask.BLOCK_SIZE) >= 2**30:
-        return None
+        return None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
+    if block_mask.mask_mod is not noop_mask and not hides_more(block_mask):
+        return block_mask.mask_mod
     sequences, of_heads = block_mask.shape[:2]
     if sequences not in (1, batch) or of_heads not in (1, heads):
         raise ValueError(

@@ -1,22 +1,23 @@
-"""The mask of a block mask that was made of blocks: no mask_mod says which they are."""
+"""The mask of a block mask whose blocks were listed by hand: no mask_mod says which they are."""
 
 from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
 from flashgen.flex.mods import Mod
 
 
 class _Kept(NamedTuple):
-    """A mask, the lists that it was made of, and its width in blocks with the version of each list then."""
+    """A mask, what it was made of, and its width in blocks with the version of each list then."""
 
-    lists: tuple[torch.Tensor, ...]
+    parts: tuple[Any, ...]
     state: tuple[int, ...]
     mask: Mod
 
@@ -24,30 +25,61 @@ class _Kept(NamedTuple):
 _kept: WeakKeyDictionary[BlockMask, _Kept] = WeakKeyDictionary()
 
 
+def hides_more(block_mask: BlockMask) -> bool:
+    """Whether blocks were listed by hand beside a mask_mod, so that what is not listed is hidden too.
+
+    `create_block_mask` lists what its mask_mod shows: full blocks apart, and with a place for each block in its lists.
+    """
+    return block_mask.full_kv_indices is None or block_mask.kv_indices.shape[-1] < _width(block_mask)
+
+
 def mask_of_blocks(block_mask: BlockMask) -> Mod:
     """The mask mod of the blocks that are there now: whoever has the block mask may change them.
 
-    A matrix of them is made where they have changed; torch.compile makes it in its graph.
+    Pairs in full blocks are seen, those in others where a mask_mod shows them, if there is one. A matrix of the blocks
+    is made where they have changed; torch.compile makes it in its graph.
     """
-    lists: tuple[Any, ...] = (block_mask.kv_num_blocks, block_mask.kv_indices)
+    listed: tuple[Any, ...] = (block_mask.kv_num_blocks, block_mask.kv_indices)
+    full: tuple[Any, ...] = ()
     if block_mask.full_kv_indices is not None:
-        lists += (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+        full = (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    own = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
     # Blocks of one sequence, or one head, are those of all.
-    sides = *block_mask.BLOCK_SIZE, lists[1].shape[0] > 1, lists[1].shape[1] > 1
-    # Lists may be shorter than there are blocks of keys.
-    width = -(-block_mask.seq_lengths[1] // block_mask.BLOCK_SIZE[1])
+    sides = *block_mask.BLOCK_SIZE, listed[1].shape[0] > 1, listed[1].shape[1] > 1
+    width = _width(block_mask)
     if torch.compiler.is_compiling():
-        return functools.partial(_is_listed, *sides, width, lists)
-    # Tensors of inference mode do not count their versions.
-    if any(each.is_inference() for each in lists):
+        return _joined(lambda *lists: functools.partial(_is_listed, *sides, width, lists), own, listed, full)
+
+    def in_blocks(*lists: torch.Tensor) -> Mod:
         return functools.partial(_is_in_block, *sides, _matrix(width, *lists))
-    known, state = _kept.get(block_mask), (width, *(each._version for each in lists))
-    if known is None or state != known.state or any(map(operator.is_not, lists, known.lists)):
+
+    # Tensors of inference mode do not count their versions.
+    if any(each.is_inference() for each in (*listed, *full)):
+        return _joined(in_blocks, own, listed, full)
+    parts = (*listed, *full, own)
+    known, state = _kept.get(block_mask), (width, *(each._version for each in (*listed, *full)))
+    if known is None or state != known.state or any(map(operator.is_not, parts, known.parts)):
         # One of inference mode would be of no use outside of it.
         with torch.inference_mode(False):
-            mask = functools.partial(_is_in_block, *sides, _matrix(width, *lists))
-        known = _kept[block_mask] = _Kept(lists, state, mask)
+            known = _kept[block_mask] = _Kept(parts, state, _joined(in_blocks, own, listed, full))
     return known.mask
+
+
+def _width(block_mask: BlockMask) -> int:
+    """How many blocks of keys there are; lists may be shorter."""
+    return -(-block_mask.seq_lengths[1] // block_mask.BLOCK_SIZE[1])
+
+
+def _joined(in_blocks: Callable[..., Mod], own: Mod | None, listed: tuple[Any, ...], full: tuple[Any, ...]) -> Mod:
+    """What is seen of these lists, by what makes a mask mod of lists."""
+    if own is None:
+        return in_blocks(*listed, *full)
+    return functools.partial(_is_seen, own, in_blocks(*listed), in_blocks(*full) if full else None)
+
+
+def _is_seen(own: Mod, listed: Mod, full: Mod | None, b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
+    seen: torch.Tensor = listed(b, h, q, k) & own(b, h, q, k)
+    return seen if full is None else seen | full(b, h, q, k)
 
 
 def _is_listed(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,29 @@ def test_lists_of_blocks_may_be_shorter_than_there_are_blocks(listed: list[list[
     q, k, v = tensors(length, length)
     want, _ = expected(q, k, v, None, lambda b, h, i, j: rows[i // 24, 0] == j // columns)
     torch.testing.assert_close(flex_attention(q, k, v, None, blocks).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiles", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("has_full", [False, True])
+def test_what_is_not_listed_beside_a_mask_is_not_seen(has_full: bool, compiles: bool) -> None:
+    """As compiled FlexAttention has it, for which kernels that choose a few blocks list them beside a causal mask."""
+    listed = torch.tensor([[0], [1], [0]], dtype=torch.int32, device=DEVICE)
+    full = torch.tensor([[2], [0], [1]], dtype=torch.int32, device=DEVICE)
+    ones = torch.ones(1, 1, 3, dtype=torch.int32, device=DEVICE)
+    blocks = of_torch.BlockMask.from_kv_blocks(
+        ones, listed[None, None], *((ones, full[None, None]) if has_full else ()), BLOCK_SIZE=16,
+        seq_lengths=(48, 48), compute_q_blocks=False,
+    )  # fmt: skip
+
+    def seen(mask: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        own = (listed[i // 16, 0] == j // 16) & mask(b, h, i, j)
+        return own | (full[i // 16, 0] == j // 16) if has_full else own
+
+    q, k, v = tensors(48, 48)
+    attention = torch.compile(flex_attention, fullgraph=True, backend="eager") if compiles else flex_attention
+    for blocks.mask_mod in (mods.causal, mods.causal, mods.sliding_window):
+        want, _ = expected(q, k, v, None, partial(seen, blocks.mask_mod))
+        torch.testing.assert_close(attention(q, k, v, None, blocks).double(), want, rtol=1e-5, atol=1e-5)
 
 
 def lists_of(mask: Any) -> list[torch.Tensor]:
