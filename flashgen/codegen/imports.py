@@ -95,7 +95,9 @@ def _names(source: str) -> tuple[tuple[str, ...], frozenset[str]]:
 
 def _read(table: symtable.SymbolTable) -> Iterator[str]:
     """What a scope and those within it read of the module's names."""
-    for symbol in table.get_symbols():
+    # Of a function, most names are its own.
+    names = table.get_globals() if isinstance(table, symtable.Function) else table.get_identifiers()
+    for symbol in map(table.lookup, names):
         if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
             yield symbol.get_name()
     for child in table.get_children():

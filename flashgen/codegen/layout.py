@@ -94,6 +94,9 @@ def _strings(source: str) -> tuple[set[int], set[int]]:
     """The numbers, from 0, of the lines of strings that have several, and of those of docstrings."""
     strings: set[int] = set()
     docstrings: set[int] = set()
+    # Each line of any other string has quotes, or goes on after a backslash: as it is it stays.
+    if '"""' not in source and "'''" not in source:
+        return strings, docstrings
     for node in of_several_lines(ast.parse(source)):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
             strings |= {*range(node.lineno - 1, node.end_lineno or 0)}
