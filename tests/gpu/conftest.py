@@ -11,8 +11,9 @@ from suite_progress import pytest_addoption, pytest_configure
 __all__ = ["pytest_addoption", "pytest_configure"]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _on_a_gpu() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Of each test in this folder, before its fixtures: of thousands that are left out these would take half."""
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
 
