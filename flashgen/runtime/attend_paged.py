@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flashgen.runtime.attend import inputs_of, scalars_of
+from flashgen.runtime.autocast import autocast_beside_cache
 from flashgen.runtime.choosing import config_text
 from flashgen.runtime.operator import Operator
 from flashgen.runtime.planning_paged import PagedPlan, PlanParts
@@ -29,6 +30,8 @@ def attend_paged(
     if inputs or params:
         own = [*inputs_of(variant, inputs), *variant.signature.packs(scalars_of(variant, params))]
     parts, invariant, text = _plan_arguments(variant, plan, batch_invariant, config_text(config, "decode_paged"))
+    if isinstance(q, torch.Tensor) and isinstance(k_cache, torch.Tensor):  # else the operator says what is no tensor
+        q = autocast_beside_cache(q, k_cache)
     made, lse = operator(
         q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *own, k_scale, v_scale, *parts, out, None,
         max_seqlen_q, max_seqlen_k, scale, invariant, text,

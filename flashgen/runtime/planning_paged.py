@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashgen.runtime.arguments import MAX_HEAD_DIM, check_paged_types, check_scalar
+from flashgen.runtime.autocast import autocast_beside_cache
 from flashgen.runtime.choosing import choose_paged, config_text
 from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import programs_at_once, row_tile
@@ -107,7 +108,7 @@ def paged_plan(
     )  # fmt: skip
     if v_head_dim is not None and not 1 <= check_scalar("v_head_dim", v_head_dim, int) <= MAX_HEAD_DIM:
         raise ValueError(f"v_head_dim is {v_head_dim}; expected 1 to {MAX_HEAD_DIM}")
-    text = config_text(config, "decode_paged")
+    q, text = autocast_beside_cache(q, k_cache), config_text(config, "decode_paged")
     items, count, tile = _PLAN(
         q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
         batch_invariant, text, variant.span, variant.full_name,

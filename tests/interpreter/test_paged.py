@@ -99,6 +99,27 @@ def test_a_plan_serves_many_calls(gallery_module: Gallery) -> None:
     assert torch.equal(out, planned[0])
 
 
+@pytest.mark.parametrize("cache", [torch.bfloat16, torch.int8], ids=str)
+def test_autocast_casts_queries_as_that_of_attention_does(gallery_module: Gallery, cache: torch.dtype) -> None:
+    module = gallery_module("causal")
+    batch = make_batch((20, 40), dtype=torch.bfloat16, cache=cache)
+    q, (low, *rest) = batch.q.float(), batch.arguments
+    wanted = module.attention_paged(low, *rest, **batch.options, return_lse=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        plan = module.plan_paged(q, batch.k_cache, batch.block_table, batch.seq_lens)
+        found = module.attention_paged(q, *rest, **batch.options, return_lse=True, plan=plan)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype
+
+
+def test_autocast_leaves_queries_beside_a_cache_of_another_dtype(gallery_module: Gallery) -> None:
+    module, batch = gallery_module("causal"), make_batch((20, 40))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module.attention_paged(*batch.arguments).dtype == batch.q.dtype == torch.float32
+        with pytest.raises(TypeError, match=r"k_cache has dtype torch\.float32; expected q's, torch\.bfloat16"):
+            module.attention_paged(batch.q.bfloat16(), *batch.arguments[1:])
+
+
 # Batches whose plans have room for as many items: keys, queries and heads over 2 KV heads.
 ALIKE = [
     ((40, 50), (8, 8), 16), ((40, 50, 60, 10), (2, 1, 1, 1), 16), ((40, 50, 60, 10), None, 16), ((40,), (16,), 16),
