@@ -213,6 +213,15 @@ def layout_of(
     )
 
 
+def refuse_other_slots(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+    """ValueError where a slot is not the same place in both caches, or has other heads."""
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise ValueError(
+            f"v_cache has shape {tuple(v_cache.shape)}; expected k_cache's num_blocks, block_size and kv_heads, "
+            f"{tuple(k_cache.shape[:3])}"
+        )
+
+
 def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, pages: Pages, v_pages: Pages) -> None:
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.dtype != q.dtype and not CACHE_DTYPES[cache.dtype].quantised:
@@ -221,11 +230,7 @@ def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
             )
     if k_cache.dtype != v_cache.dtype:
         raise TypeError(f"v_cache has dtype {v_cache.dtype}; expected k_cache's, {k_cache.dtype}")
-    if k_cache.shape[:3] != v_cache.shape[:3]:
-        raise ValueError(
-            f"v_cache has shape {tuple(v_cache.shape)}; expected k_cache's num_blocks, block_size and kv_heads, "
-            f"{tuple(k_cache.shape[:3])}"
-        )
+    refuse_other_slots(k_cache, v_cache)
     if pages.head_dim != q.shape[2]:
         raise ValueError(f"k_cache has head_dim {pages.head_dim}; expected q's, {q.shape[2]}")
     if q.shape[1] % pages.kv_heads or not q.shape[1]:

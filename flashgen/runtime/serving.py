@@ -26,7 +26,7 @@ from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
 from flashgen.runtime.operator import operator
 from flashgen.runtime.overlap import overlaps
-from flashgen.runtime.paged import CACHE_DTYPES, Pages, scale_strides
+from flashgen.runtime.paged import CACHE_DTYPES, Pages, refuse_other_slots, scale_strides
 
 
 def merge_states(
@@ -137,6 +137,7 @@ def _checked(
         _check_source(name, source, cache, slot_mapping)
         strides = scale_strides(f"{name}_scale", scale, Pages.of(f"{name}_cache", cache, source.device))
         found.append((source, cache, slot_mapping, scale, strides))
+    refuse_other_slots(k_cache, v_cache)
     return found
 
 

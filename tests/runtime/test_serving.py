@@ -84,6 +84,8 @@ def test_what_is_not_converted_is_copied() -> None:
         ({"slot_mapping": SLOTS.to_sparse()}, "slot_mapping is a sparse_coo tensor"),
         ({"v_cache": torch.zeros(4, 16, KV_HEADS, V_HEAD_DIM, dtype=torch.int8, device="meta")}, "v_cache is on meta"),
         ({"v_cache": torch.zeros(16, KV_HEADS, V_HEAD_DIM).expand(4, -1, -1, -1)}, r"v_cache has strides \(0, "),
+        ({"v_cache": torch.zeros(5, 16, KV_HEADS, V_HEAD_DIM)}, "v_cache has shape .*; expected k_cache's num_blocks"),
+        ({"v_cache": torch.zeros(2, 32, KV_HEADS, V_HEAD_DIM)}, "v_cache has shape .*; expected k_cache's num_blocks"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(change: dict[str, Any], message: str) -> None:
