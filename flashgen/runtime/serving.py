@@ -44,6 +44,10 @@ def merge_states(
     for name, given in (("outs", outs), ("lses", lses)):
         if not isinstance(given, (torch.Tensor, Sequence)):
             raise TypeError(f"{name} is {type(given).__name__}; expected a tensor, or a sequence of them")
+        if isinstance(given, torch.Tensor):
+            refuse_unstrided(**{name: given})
+            if not given.ndim:
+                raise ValueError(f"{name} has shape (); expected a first dimension, of the parts")
     if len(outs) != len(lses) or not len(outs):
         raise ValueError(f"there are {len(outs)} outs and {len(lses)} lses; expected as many, one at least")
     for number, (out, lse) in enumerate(zip(outs, lses, strict=True)):

@@ -208,6 +208,8 @@ def test_states_that_do_not_fit_are_refused() -> None:
         merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3)] * 2)
     with pytest.raises(TypeError, match=r"lses is NoneType; expected a tensor, or a sequence of them"):
         merge_states([torch.zeros(1, 2, 3, 4)], None)
+    with pytest.raises(ValueError, match=r"lses has shape \(\); expected a first dimension, of the parts"):
+        merge_states([torch.zeros(1, 2, 3, 4)], torch.zeros(()))
     with pytest.raises(TypeError, match=r"outs\[0\] is float; expected a torch\.Tensor"):
         merge_states([1.0], [torch.zeros(1, 2, 3)])
     with pytest.raises(TypeError, match=r"outs\[0\] is torch\.int32 on cpu; expected floats on cpu"):
