@@ -13,6 +13,7 @@ forward operator also returns what it has lost, the residue, which both operator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,6 +178,9 @@ class _Gradients:
         tensors, key_plan, output = saved[: self.tensors], saved[self.tensors : -results], saved[-results:]
         needs = [asked[place] for place in self.places]
         d_out = torch.zeros_like(output[0]) if d_out is None else d_out
+        if d_lse is not None:
+            # A loss that leaves out the rows that see no key still has no finite slope where lse is minus infinity.
+            d_lse = torch.where(output[1] == -math.inf, 0.0, d_lse)
         # What torch says of this now is among what a call that is repeated is known by.
         exact = is_deterministic(ctx.deterministic) if getattr(ctx, "direct", False) else ctx.deterministic
         arguments = (d_out, d_lse, *tensors, *ctx.params, *output, ctx.scale, ctx.config, exact, *key_plan, needs)

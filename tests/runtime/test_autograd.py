@@ -50,6 +50,21 @@ def test_gradients_flow_through_out_and_lse(gallery_module: Modules, name: str, 
     near(gradients(mine, wanted), gradients(eager, wanted))
 
 
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
+def test_a_loss_may_leave_out_rows_that_see_no_key(gallery_module: Modules, name: str) -> None:
+    """What torch.where leaves out has a gradient of 0 times infinity, which is NaN: such rows have none."""
+    module = gallery_module(name)
+    call, leaves = trainable(name, drawn(name, q_len=27, kv_len=20))
+
+    def loss(out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        return weighted(out) + torch.where(lse.isinf(), 0, lse.square()).sum()
+
+    out, lse = attend(module, call)
+    assert lse.isinf().any()
+    eager = loss(*module.reference(call.q, call.k, call.v, **call.keywords, return_lse=True))
+    near(gradients(loss(out, lse), leaves), gradients(eager, leaves))
+
+
 @pytest.mark.parametrize(
     ("wanted", "kernel"),
     [("q", "_backward_q"), ("k", "_backward_kv"), ("v", "_backward_kv"), ("rel", "_backward_inputs")],
