@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.analysis.packed import begin_of, has_room, stride_of_sums
+from flashgen.analysis.registers import has_long_functions, has_lookups
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
@@ -133,6 +134,16 @@ class Facts:
     @cached_property
     def logits(self) -> Logits:
         return logits(self.variant.score, self.variant.mask)
+
+    @cached_property
+    def has_long_functions(self) -> bool:
+        """Whether a function of many instructions is taken of each pair."""
+        return has_long_functions(self.logits.pair)
+
+    @cached_property
+    def has_lookups(self) -> bool:
+        """Whether each pair reads an element from anywhere, or is divided by what is no constant."""
+        return has_lookups(self.logits.pair)
 
     @property
     def logit_of_pairs(self) -> bool:

@@ -28,7 +28,7 @@ from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.problems.problem import Problem
 
 PROBLEM = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
-MODS = ("causal", "sliding_window", "prefix", "documents", "neighbourhood", "alibi", "softcap", "relative")
+MODS = ("causal", "sliding_window", "prefix", "documents", "neighbourhood", "alibi", "kerple", "softcap", "relative")
 # Of one mod, both compiled, in seconds.
 LIMIT = 240.0
 
@@ -55,7 +55,7 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
     documents = at(problem.kv_len) // (problem.kv_len // 8)
     slopes = torch.exp2(-8.0 * (at(problem.heads) + 1) / problem.heads)
     table = torch.randn(problem.heads, 257, device=device, generator=torch.Generator(device).manual_seed(0))
-    width, window, cap = 64, 1024, 30.0
+    width, window, cap, rate = 64, 1024, 30.0, 0.1
 
     def causal(b, h, q, k):  # type: ignore[no-untyped-def]
         return q >= k
@@ -75,6 +75,9 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
     def alibi(score, b, h, q, k):  # type: ignore[no-untyped-def]
         return score - slopes[h] * (q - k)
 
+    def kerple(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score - slopes[h] * torch.log1p(rate * (q - k).abs())
+
     def softcap(score, b, h, q, k):  # type: ignore[no-untyped-def]
         return cap * torch.tanh(score / cap)
 
@@ -88,6 +91,7 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
         "documents": (None, in_document),
         "neighbourhood": (None, near),
         "alibi": (alibi, causal),
+        "kerple": (kerple, causal),
         "softcap": (softcap, causal),
         "relative": (relative, None),
     }[name]

@@ -36,8 +36,11 @@ def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
 
     `packed`: that for packed sequences.
     """
-    if packed:
-        return defaults.packed_default(kernel, kernel in scheduled_kernels(variant))
+    dense = _dense_default(variant, kernel)
+    return defaults.packed_default(kernel, kernel in scheduled_kernels(variant), dense) if packed else dense
+
+
+def _dense_default(variant: Variant, kernel: str) -> Default:
     default: Default = getattr(defaults, _default_name(variant, kernel))
     if _reads_much(variant, kernel):
         return defaults.unpipelined(default)

@@ -7,6 +7,7 @@ a GPU that is not known, a dtype, head_dim and v_head_dim, and may be told the b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from flashgen.runtime.config import PORTABLE, Config
@@ -17,32 +18,36 @@ from flashgen.runtime.registry import kernels_of, serving
 Default = Callable[..., Config]
 
 
-@cache
-def default_of_form(family: str, form: str = "") -> Default:
+@dataclass(frozen=True)
+class DefaultOfForm:
     """The defaults of a family for a form of variant, as `Kernel` knows these."""
 
-    def default(
-        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None, pair_bytes: int = 0
-    ) -> Config:
+    family: str
+    form: str = ""
+
+    def __call__(
+        self, capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None,
+        pair_bytes: int = 0,
+    ) -> Config:  # fmt: skip
         sizes = (capability, dtype, head_dim, v_head_dim)
-        kernel = serving(family, *sizes)
-        config = kernel.default(form, *sizes)
+        kernel = serving(self.family, *sizes, form=self.form)
+        config = kernel.default(self.form, *sizes)
         if bucket is None:
             return config
         return kernel.suited(config, bucket, pair_bytes, *sizes)
 
-    return default
-
 
 @cache
-def packed_default(family: str, scheduled: bool) -> Default:
-    """The defaults of a family for packed sequences."""
+def packed_default(family: str, scheduled: bool, dense: Default | None = None) -> Default:
+    """The defaults of a family for packed sequences, by the same kernel as those of `dense` ones."""
+    form = dense.form if isinstance(dense, DefaultOfForm) else ""
 
     def default(
         capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
     ) -> Config:  # fmt: skip
         sizes = (capability, dtype, head_dim, v_head_dim)
-        return serving(family, *sizes, packed=True).default("scheduled" if scheduled else "packed", *sizes)
+        kernel = serving(family, *sizes, packed=True, form=form)
+        return kernel.default("scheduled" if scheduled else "packed", *sizes)
 
     return default
 
@@ -76,35 +81,40 @@ def unpipelined(default: Default) -> Default:
     return lean
 
 
-default_config = default_of_form("forward")
+default_config = DefaultOfForm("forward")
 # For scores that are the scaled dot products, all visible or up to a key that rises with the query, without dropout.
-default_plain_config = default_of_form("forward", "plain")
+default_plain_config = DefaultOfForm("forward", "plain")
 # For a variant with a schedule.
-default_scheduled_config = default_of_form("forward", "scheduled")
+default_scheduled_config = DefaultOfForm("forward", "scheduled")
 # The same where the mask reads inputs of each key.
-default_by_key_config = default_of_form("forward", "by key")
+default_by_key_config = DefaultOfForm("forward", "by key")
 
-default_backward_kv_config = default_of_form("backward_kv")
+# Where beside a mask each pair reads an element from anywhere, or is divided.
+default_lookups_config = DefaultOfForm("forward", "lookups")
+# Where a function of many instructions is taken of each pair.
+default_functions_config = DefaultOfForm("forward", "functions")
+
+default_backward_kv_config = DefaultOfForm("backward_kv")
 # For a causal mask or a window alone.
-default_masked_backward_kv_config = default_of_form("backward_kv", "masked")
+default_masked_backward_kv_config = DefaultOfForm("backward_kv", "masked")
 # Where something is read for each pair.
-default_pairs_backward_kv_config = default_of_form("backward_kv", "pairs")
+default_pairs_backward_kv_config = DefaultOfForm("backward_kv", "pairs")
 # With dropout.
-default_dropout_backward_kv_config = default_of_form("backward_kv", "dropout")
-default_scheduled_backward_kv_config = default_of_form("backward_kv", "scheduled")
+default_dropout_backward_kv_config = DefaultOfForm("backward_kv", "dropout")
+default_scheduled_backward_kv_config = DefaultOfForm("backward_kv", "scheduled")
 
-default_backward_q_config = default_of_form("backward_q")
-default_scheduled_backward_q_config = default_of_form("backward_q", "scheduled")
+default_backward_q_config = DefaultOfForm("backward_q")
+default_scheduled_backward_q_config = DefaultOfForm("backward_q", "scheduled")
 
-default_decode_config = default_of_form("decode")
-default_decode_paged_config = default_of_form("decode_paged")
+default_decode_config = DefaultOfForm("decode")
+default_decode_paged_config = DefaultOfForm("decode_paged")
 
 
 def built_in(family: str, scheduled: bool, packed: bool = False) -> Default:
     """The defaults of a family by its name, or those for packed sequences."""
     if packed:
         return packed_default(family, scheduled)
-    return default_of_form(family, "scheduled" if scheduled else "")
+    return DefaultOfForm(family, "scheduled" if scheduled else "")
 
 
 def portable_default(

@@ -81,11 +81,12 @@ def backends() -> tuple[str, ...]:
 
 
 def serving(
-    family: str, capability: str, dtype: str, head_dim: int, v_head_dim: int, packed: bool = False
+    family: str, capability: str, dtype: str, head_dim: int, v_head_dim: int, packed: bool = False, form: str = ""
 ) -> Kernel:  # fmt: skip
-    """The kernel of a family whose built-in config such calls have, or such calls of packed sequences."""
+    """The kernel of a family whose built-in config such calls have, of a form of variant or of packed sequences."""
     sizes = (capability, dtype, head_dim, v_head_dim)
-    return next(kernel for kernel in reversed(kernels_of(family, packed)) if not kernel.refuses(*sizes))
+    takers = (kernel for kernel in reversed(kernels_of(family, packed)) if form not in kernel.leaves)
+    return next(kernel for kernel in takers if not kernel.refuses(*sizes))
 
 
 @lru_cache(maxsize=1024)

@@ -26,7 +26,8 @@ def packed_variant(variant: Variant) -> Variant:
     """
 
     def configs(family: str) -> Lookup:
-        return replace(variant.configs[family], default=packed_default(family, variant.is_scheduled(family)))
+        dense = variant.configs[family]
+        return replace(dense, default=packed_default(family, variant.is_scheduled(family), dense.default))
 
     return Variant(
         variant.identity,

@@ -113,8 +113,13 @@ def forward_view(facts: Facts) -> ForwardView:
 
 def default_name(facts: Facts) -> str:
     """What the function that has the forward kernel's built-in configs is called."""
+    if facts.has_long_functions and not facts.has_lookups:
+        return "default_functions_config"
     if facts.uses_schedule:
-        return "default_by_key_config" if facts.mask_reads_keys else "default_scheduled_config"
+        narrow = facts.mask_reads_keys or facts.has_lookups
+        return "default_by_key_config" if narrow else "default_scheduled_config"
+    if facts.has_lookups and facts.variant.mask is not TRUE:
+        return "default_lookups_config"
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
     # Dropout leaves three consumers too few registers.
     return "default_plain_config" if plain and facts.variant.dropout is None else "default_config"

@@ -36,13 +36,18 @@ _DEFAULTS: Row = (
     Config(128, 128, 4, 2, "hopper", ping_pong=1),
     Config(128, 64, 4, 2, "hopper", ping_pong=1),
 )
+_NARROW = Config(128, 64, 4, 4, "hopper", ping_pong=1)
 _BY_FORM: dict[str, Row] = {
     # Three consumers suit long rows of full tiles: they share the registers of two, and a narrow mask wastes their
     # rows. Scores of their own want more registers.
     "plain": (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_DEFAULTS[1:]),
     # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
-    "by key": (_DEFAULTS[0], Config(128, 64, 4, 4, "hopper", ping_pong=1), _DEFAULTS[2]),
+    "by key": (_DEFAULTS[0], _NARROW, _DEFAULTS[2]),
+    # Beside a mask, addresses and quotients of each pair leave wide tiles too few registers.
+    "lookups": (_NARROW, _NARROW, _DEFAULTS[2]),
 }
+# Sines and logarithms of each pair leave a consumer of 64 rows no registers: small programs that take turns are faster.
+_LEAVES = frozenset({"functions"})
 # What there is of keys in pages alone.
 _PAGES = ("block_table_ptr", "stride_table", "items_ptr", "count_ptr", "num_blocks", "step_page", "step_slot")
 NO_PAGES: Mapping[str, None] = dict.fromkeys(_PAGES)
@@ -204,6 +209,7 @@ FORWARD_SM90_KERNEL = Kernel(
     refuses=_refuses,
     domain={**CONSUMER_ROWS, "persistent": (None, 0), "all_heads": (None, 1)},
     default=_default,
+    leaves=_LEAVES,
     space=_space,
     # Three consumers of 128 keys are the default where registers suffice.
     starts=(_DEFAULTS[0], Config(192, 64, 4, 4, "hopper", ping_pong=1)),

@@ -59,7 +59,7 @@ def default_from(table: Table) -> Callable[[str, str, str, int, int], Config]:
 
     def default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: int) -> Config:
         config = _chosen(table, capability, dtype, head_dim, v_head_dim)
-        walks_schedule = form in ("scheduled", "by key")
+        walks_schedule = form in ("scheduled", "by key", "functions")
         # Of the widest heads a GPU may have no room for larger tiles.
         return scheduled_tiles(config) if walks_schedule and max(head_dim, v_head_dim) <= _UP_TO[-2] else config
 

@@ -1,0 +1,89 @@
+"""Which built-in config a variant's forward pass has by what its scores take of registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashgen.analysis.facts import facts_of
+from flashgen.codegen import default_of, generate, load_module
+from flashgen.spec.load import load
+
+TABLE = {"table": {"shape": ["heads", 64], "dtype": "float32"}}
+BIAS = {"bias": {"shape": ["heads", "q_len", "kv_len"], "dtype": "bfloat16"}}
+DOCUMENTS = {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}}
+
+
+def spec(score: str, **others: Any) -> Any:
+    return load({"name": "scored", "causal": True, **others, "score": score})
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "score * (1 + 0.1 * sin(0.01 * (q - k)))", "score - log(1 + abs(q - k))", "score - log2(1.0 + score * score)",
+        "score * erf(score)", "score * (1.0 + abs(q - k)) ** -0.5", "score * cos(score)", "score + tan(0.1 * score)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("masked", [False, True])
+def test_long_functions_of_pairs_have_the_portable_kernel(score: str, masked: bool) -> None:
+    documents = {"inputs": DOCUMENTS, "mask": "doc[b, q] == doc[b, k]"} if masked else {}
+    variant = spec(score, align="top_left", **documents)
+    assert facts_of(variant).has_long_functions
+    for dtype, head_dim in (("bfloat16", 64), ("float16", 128)):
+        for packed in (False, True):
+            config = default_of(variant, "forward", packed)("sm_90", dtype, head_dim, head_dim)
+            assert config.backend == "portable"
+
+
+@pytest.mark.parametrize(
+    ("score", "others"),
+    [
+        ("score + table[h, clamp(q - k, 0, 63)]", {"inputs": TABLE}),
+        ("score + table[h, clamp(floor(log(1 + abs(q - k)) * 4), 0, 63)]", {"inputs": TABLE}),
+        ("score + table[h, (q - k) // w % 64]", {"inputs": TABLE, "params": {"w": {"value": 7, "runtime": True}}}),
+        ("score / (1 + 0.001 * (q - k))", {}),
+        ("score + sigmoid(0.01 * (q - k))", {}),
+    ],
+)
+def test_lookups_and_quotients_of_pairs_have_narrow_tiles(score: str, others: dict[str, Any]) -> None:
+    variant = spec(score, **others)
+    assert facts_of(variant).has_lookups
+    for head_dim in (64, 128):
+        config = default_of(variant, "forward")("sm_90", "bfloat16", head_dim, head_dim)
+        assert (config.backend, config.BM, config.BN) == ("hopper", 128, 64)
+    # Without a mask registers suffice.
+    unmasked = default_of(spec(score, **others, causal=False), "forward")("sm_90", "bfloat16", 128, 128)
+    assert (unmasked.backend, unmasked.BN) == ("hopper", 128)
+
+
+@pytest.mark.parametrize(
+    ("score", "others"),
+    [
+        ("score", {}),
+        ("30 * tanh(score / 30)", {}),
+        ("score * exp(-0.001 * (q - k))", {}),
+        ("score - sqrt(abs(q - k))", {}),
+        ("score ** 2.0 + score", {}),
+        # Of each key, and of each row, once.
+        ("score + log(1.0 + k) + sin(1.0 * q)", {}),
+        ("score + table[h, k % 64]", {"inputs": TABLE}),
+        ("score + bias[h, q, k]", {"inputs": BIAS, "align": "top_left"}),
+    ],
+)
+def test_others_have_wide_ones(score: str, others: dict[str, Any]) -> None:
+    variant = spec(score, **others)
+    assert not facts_of(variant).has_long_functions
+    assert not facts_of(variant).has_lookups
+    config = default_of(variant, "forward")("sm_90", "bfloat16", 128, 128)
+    assert (config.backend, config.BN) == ("hopper", 128)
+
+
+def test_a_module_says_the_same(tmp_path: Path) -> None:
+    variant = spec("score - log(1 + abs(q - k))")
+    module = load_module(generate(variant, tmp_path))
+    for packed, own in ((False, module.VARIANT), (True, module.VARLEN)):
+        for sizes in (("sm_90", "bfloat16", 128, 128), ("sm_80", "float16", 64, 64), ("gfx942", "float32", 32, 32)):
+            assert own.configs["forward"].default(*sizes) == default_of(variant, "forward", packed)(*sizes)
