@@ -42,14 +42,15 @@ def _ends_of_chunk(q: torch.Tensor, chunk_size: int, left_padding: torch.Tensor)
 _JOINED = masking_utils.and_masks().__code__
 _CAUSAL = masking_utils.causal_mask_function.__code__
 _WINDOW = masking_utils.sliding_window_overlay(1).__code__
-# By the code of a mask function of transformers and the names of what it reads beside its arguments.
-_ENDS: dict[Any, Callable[..., _Ends]] = {
-    (_CAUSAL, ()): lambda q: (None, q),
-    (masking_utils.bidirectional_mask_function.__code__, ()): lambda q: (None, None),
-    (_WINDOW, ("sliding_window",)): _ends_of_window,
-    (masking_utils.sliding_window_bidirectional_overlay(1).__code__, ("sliding_window",)): _ends_on_both_sides,
-    (masking_utils.chunked_overlay(1, torch.zeros(1)).__code__, ("chunk_size", "left_padding")): _ends_of_chunk,
-}
+# By the code of a mask function of transformers and the names of what it reads beside its arguments. No dict:
+# torch.compile can not name an entry whose key is a code.
+_ENDS: tuple[tuple[Any, tuple[str, ...], Callable[..., _Ends]], ...] = (
+    (_CAUSAL, (), lambda q: (None, q)),
+    (masking_utils.bidirectional_mask_function.__code__, (), lambda q: (None, None)),
+    (_WINDOW, ("sliding_window",), _ends_of_window),
+    (masking_utils.sliding_window_bidirectional_overlay(1).__code__, ("sliding_window",), _ends_on_both_sides),
+    (masking_utils.chunked_overlay(1, torch.zeros(1)).__code__, ("chunk_size", "left_padding"), _ends_of_chunk),
+)
 
 
 def sees_a_run(mask_function: MaskFunction, device: torch.device | str = "cpu") -> bool:
@@ -121,10 +122,10 @@ def _ends(mask_function: MaskFunction, q: torch.Tensor) -> _Ends | None:
     found = []
     for part in _parts(mask_function):
         code = _code(part)
-        ends = _ENDS.get((code, getattr(code, "co_freevars", None)))
-        if ends is None:
+        known = [ends for own, names, ends in _ENDS if own is code and own.co_freevars == names]
+        if not known:
             return None
-        found.append(ends(q, **_variables(part)))
+        found.append(known[0](q, **_variables(part)))
     first, last = zip(*found, strict=True)
     return _joined(torch.maximum, first), _joined(torch.minimum, last)
 

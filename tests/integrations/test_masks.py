@@ -109,8 +109,9 @@ def test_integers_that_a_model_has_changed_are_refused() -> None:
             form_of(changed, 90, LENGTH)
 
 
-def test_torch_compile_makes_the_same_rows() -> None:
-    given = arguments("packed sliding", "inside")
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_torch_compile_makes_the_same_rows(pattern: str) -> None:
+    given = arguments(pattern, "inside", q_offset=torch.tensor(0), allow_is_causal_skip=True)
     compiled = torch.compile(interface_mask, fullgraph=True, backend="eager")(**given)
     assert torch.equal(whole(compiled, LENGTH, LENGTH), whole(interface_mask(**given), LENGTH, LENGTH))
 
