@@ -33,8 +33,13 @@ def reading_of(config: Any) -> str:
 
 
 @torch.compiler.assume_constant_result
-@cache
 def _reading_of(kind: type) -> str:
+    """torch.compile asks while it traces. It looks through a cache, at each class there is: the cache is behind this."""
+    return _found(kind)
+
+
+@cache
+def _found(kind: type) -> str:
     known = list(_below(PreTrainedModel))
     # A config of a user's own class is read by the models of the class below it.
     below = ([each for each in known if each.config_class is base] for base in kind.__mro__)

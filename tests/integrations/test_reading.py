@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
 
 from flashgen.errors import ModelError  # noqa: E402
 from flashgen.integrations import comparing, reading, tiny  # noqa: E402
+from flashgen.integrations.masks import interface_mask  # noqa: E402
 from flashgen.integrations.transformers import generated_attention  # noqa: E402
 
 pytestmark = [
@@ -166,6 +168,20 @@ def test_models_say_how_they_read_masks(name: str, expected: str) -> None:
     assert model.config_class is type(config)
     assert reading.reading_of(config) == expected
     assert reading.reading_of(type("Own", (type(config),), {})()) == expected
+
+
+def test_a_model_that_is_loaded_later_is_not_compiled_for_again() -> None:
+    config, counter = transformers.LlamaConfig(), CompileCounter()
+
+    def made(seen: torch.Tensor) -> torch.Tensor | None:
+        return interface_mask(2, 15, 15, attention_mask=seen, config=config)
+
+    compiled, seen = torch.compile(made, fullgraph=True, backend=counter), torch.ones(2, 15, dtype=torch.bool)
+    compiled(seen)
+    later = type("Later", (transformers.PreTrainedModel,), {})
+    compiled(seen)
+    assert later in transformers.PreTrainedModel.__subclasses__()
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("name", ["block_indices", "sinks"])
