@@ -8,10 +8,10 @@ torch.compile takes as any other. Where every query sees the keys between two of
     full            int32 [batch, 1, q_len, 1]  nothing is hidden
     causal          int32 [batch, 1, q_len, 0]  what comes after a query is, where the last query is at the last key
 
-Queries are where a matrix has them, so that a model may take some of them. Any other mask, and each of three keys or
-fewer, is a bool [batch, 1, q_len, kv_len], as for torch's own attention. None says that nothing but `is_causal` hides a
-key; it stands for full and causal in models that know their own is_causal. Models that read their masks themselves, as
-`reading` says, get those of sdpa or of eager attention.
+Queries are where a matrix has them, so that a model may take some of them; models that do, as `reading` says, have no
+rows and keys. Any other mask, and each of three keys or fewer, is a bool [batch, 1, q_len, kv_len], as for torch's own
+attention. None says that nothing but `is_causal` hides a key; it stands for full and causal in models that know their
+own is_causal. Models that read their masks themselves, as `reading` says, get those of sdpa or of eager attention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from transformers.masking_utils import (
 from transformers.utils.import_utils import is_tracing
 
 from flashgen.errors import ModelError
-from flashgen.integrations.reading import ASKS_FOR_ALL, READS_BOOLS, READS_FLOATS, reading_of
+from flashgen.integrations.reading import ASKS_FOR_ALL, READS_BOOLS, READS_FLOATS, reading_of, takes_some_queries
 from flashgen.integrations.runs import MaskFunction, is_causal_window, runs, sees_a_run
 
 # What a mask of integers says, by how many it has for each query.
@@ -97,7 +97,10 @@ def interface_mask(
     ):  # fmt: skip
         return sdpa_mask(**asked, allow_is_causal_skip=False)
     first, last = runs(mask_function, batch_size, q_length, kv_length, q_offset, kv_offset, device)
-    return _columns(first, last) if padding is None else _padded(first, last, padding)
+    made = _columns(first, last) if padding is None else _padded(first, last, padding)
+    # Keys of their own lie along the queries, and would be cut with them.
+    is_cut = made.shape[-1] == _MOST_COLUMNS and q_length > 1 and takes_some_queries(config)
+    return sdpa_mask(**asked, allow_is_causal_skip=False) if is_cut else made
 
 
 def form_of(mask: torch.Tensor, q_len: int, kv_len: int) -> str | None:
@@ -143,9 +146,11 @@ def _padded(first: torch.Tensor, last: torch.Tensor, padding: torch.Tensor) -> t
     """Rows without the padding where it lies at the ends, else rows and keys."""
     q_length, kv_length = first.shape[1], padding.shape[1]
     if not is_tracing(padding):
-        start, stop = padding.int().argmax(-1), kv_length - padding.flip(-1).int().argmax(-1)
-        if bool((stop - start == padding.sum(-1)).all()):
-            return _columns(first.maximum(start[:, None]), last.minimum(stop[:, None] - 1))
+        # Where all is padding the run has no keys.
+        start, number = padding.int().argmax(-1, keepdim=True), padding.sum(-1, keepdim=True)
+        k = torch.arange(kv_length, device=padding.device)
+        if bool((padding == (k >= start) & (k < start + number)).all()):
+            return _columns(first.maximum(start), last.minimum(start + number - 1))
     longest = max(q_length, kv_length)
     return _columns(*(pad(each.int(), (0, longest - each.shape[1])) for each in (first, last, padding)))
 

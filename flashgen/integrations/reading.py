@@ -32,9 +32,17 @@ def reading_of(config: Any) -> str:
     return _reading_of(type(config))
 
 
+def takes_some_queries(config: Any) -> bool:
+    """Whether a model's last layers may take, of queries and masks, what logits are asked for alone.
+
+    Layers that share the keys of earlier ones do so in Gemma 4.
+    """
+    return bool(getattr(config, "num_kv_shared_layers", 0))
+
+
 @torch.compiler.assume_constant_result
 def _reading_of(kind: type) -> str:
-    """torch.compile asks while it traces. It looks through a cache, at each class there is: the cache is behind this."""
+    # torch.compile asks while it traces. It sees through a cache, to each class there is, but not through this.
     return _found(kind)
 
 

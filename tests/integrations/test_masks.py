@@ -81,6 +81,16 @@ def test_rows_are_those_of_the_matrix(pattern: str, kind: str) -> None:
     assert found.numel() <= BATCH * 3 * LENGTH
 
 
+@pytest.mark.parametrize("kind", ["left", "right"])
+def test_a_sequence_of_padding_alone_has_no_keys(kind: str) -> None:
+    # As where a prompt is read in parts, and one of them is all padding.
+    given = arguments("sliding", kind)
+    given["attention_mask"][0] = False
+    found = interface_mask(**given)
+    assert form_of(found, LENGTH, LENGTH) == "rows"
+    assert torch.equal(whole(found, LENGTH, LENGTH), masking.sdpa_mask(**given)[:, 0])
+
+
 @pytest.mark.parametrize("pattern", ["causal", "sliding", "chunked"])
 def test_few_queries_stand_at_their_offset(pattern: str) -> None:
     given = arguments(pattern, "left", 4, kv_length=70, kv_offset=20)
