@@ -55,21 +55,18 @@ def keys_of_requests(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Write a layer's new keys and values [1, kv_heads, tokens, dim] into its cache; those of all requests, packed.
 
-    `paged` are the layer's arguments, whose cu_seq_lens_k become those of the layer.
+    `paged` are the layer's arguments.
     """
     if _UPDATE_TAKES_ALL:
         found: tuple[torch.Tensor, torch.Tensor] = cache.update(
             key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=paged
         )
         return found
-    # Token by token, and where requests end for layers of every kind.
+    # Token by token.
     key, value = cache.update(
         key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=paged["read_index"],
         write_index=paged["write_index"],
     )  # fmt: skip
-    if isinstance(paged["cu_seq_lens_k"], Mapping):
-        slides = window_of(module, paged) is not None
-        paged["cu_seq_lens_k"] = paged["cu_seq_lens_k"]["sliding_attention" if slides else "full_attention"]
     return key.transpose(0, 1)[None], value.transpose(0, 1)[None]
 
 
@@ -91,11 +88,14 @@ def window_of(module: torch.nn.Module, paged: Mapping[str, Any]) -> int | None:
 def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool, window: int | None) -> torch.Tensor:
     """The keys that each query sees, as a mask of rows int32 [1, 1, q_len, 2].
 
-    paged: a layer's arguments as keys_of_requests leaves them, cu_seq_lens_q and cu_seq_lens_k int32
-    [requests + 1]; the last query of a request is at its last key; `window` keys at most. A query behind the last
-    request sees none.
+    paged: a layer's arguments, cu_seq_lens_q and cu_seq_lens_k int32 [requests + 1], the latter for layers of each kind
+    where the layer has no cache of its own, since it shares the keys of another; the last query of a request is at its
+    last key; `window` keys at most. A query behind the last request sees none.
     """
-    starts_q, starts_k = paged["cu_seq_lens_q"].long(), paged["cu_seq_lens_k"].long()
+    starts_q, starts_k = paged["cu_seq_lens_q"].long(), paged["cu_seq_lens_k"]
+    if isinstance(starts_k, Mapping):
+        starts_k = starts_k["full_attention" if window is None else "sliding_attention"]
+    starts_k = starts_k.long()
     token = torch.arange(q_len, device=starts_q.device)
     request = torch.searchsorted(starts_q, token, right=True) - 1
     inside = (request < starts_q.shape[0] - 1) & (request >= 0)

@@ -58,6 +58,16 @@ def part_of_a_whole() -> Any:
     return transformers.Gemma3ForConditionalGeneration, config
 
 
+def shares_keys() -> Any:
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("this transformers has no Gemma 4")
+    config = transformers.Gemma4TextConfig(
+        **decoder(num_hidden_layers=4, layer_types=KINDS * 2, global_head_dim=SIZE.head_dim, num_kv_shared_layers=2),
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=SIZE.vocabulary,
+    )  # fmt: skip
+    return transformers.Gemma4ForCausalLM, config
+
+
 def eager(made_of: Any) -> Any:
     if isinstance(made_of, str):
         return tiny.model(made_of, SIZE, "eager")
@@ -77,7 +87,9 @@ def together(made: Any, tokens: int) -> list[list[int]]:
     return comparing.batched(made, prompts(), tokens, num_blocks=32, max_batch_tokens=12, use_cuda_graph=False)
 
 
-@pytest.mark.parametrize("made_of", ["Llama", "Gemma 2", "Gemma 3", "GPT-OSS", told_to_masks_by_layer, told_to_masks])
+@pytest.mark.parametrize(
+    "made_of", ["Llama", "Gemma 2", "Gemma 3", "GPT-OSS", told_to_masks_by_layer, told_to_masks, shares_keys]
+)
 def test_requests_are_answered_as_each_alone(made_of: Any) -> None:
     made = eager(made_of)
     expected = alone(made, 4)

@@ -11,6 +11,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
 
+from test_batching import eager, shares_keys  # noqa: E402
 from transformers.generation.continuous_batching.model_runner import ModelRunner  # noqa: E402
 
 from flashgen.errors import ModelError, UsageError  # noqa: E402
@@ -84,19 +85,11 @@ def test_padding_between_the_tokens_is_not_read() -> None:
     assert all(map(near, comparing.results(made, inputs), expected))
 
 
-@pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="this transformers has no Gemma 4")
 @pytest.mark.parametrize("kept", [1, 3])
 def test_layers_that_take_some_of_the_queries_take_their_masks(kept: int) -> None:
-    config = transformers.Gemma4TextConfig(
-        **tiny._decoder(SIZE, num_hidden_layers=4), layer_types=["sliding_attention", "full_attention"] * 2,
-        sliding_window=SIZE.window, global_head_dim=SIZE.head_dim, num_kv_shared_layers=2,
-        hidden_size_per_layer_input=8, vocab_size_per_layer_input=SIZE.vocabulary,
-    )  # fmt: skip
-    transformers.set_seed(0)
-    made, inputs = transformers.Gemma4ForCausalLM(config).eval(), comparing.sample("Gemma 3", SIZE)
+    made, inputs = eager(shares_keys), comparing.sample("Gemma 3", SIZE)
     # Between tokens, where keys say which are padding.
     inputs["attention_mask"][0, 5:9] = 0
-    made.set_attn_implementation("eager")
     expected = made(**inputs, logits_to_keep=kept).logits
     made.set_attn_implementation("generated")
     assert near(made(**inputs, logits_to_keep=kept).logits, expected)
