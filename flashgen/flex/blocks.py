@@ -6,7 +6,6 @@ import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
@@ -22,7 +21,8 @@ class _Kept(NamedTuple):
     mask: Mod
 
 
-_kept: WeakKeyDictionary[BlockMask, _Kept] = WeakKeyDictionary()
+# The attribute of a block mask where its mask is kept, to go with it: a mask_mod may read what has the block mask.
+_KEPT = "_kept_by_flashgen"
 
 
 def hides_more(block_mask: BlockMask) -> bool:
@@ -57,11 +57,12 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
     if any(each.is_inference() for each in (*listed, *full)):
         return _joined(in_blocks, own, listed, full)
     parts = (*listed, *full, own)
-    known, state = _kept.get(block_mask), (width, *(each._version for each in (*listed, *full)))
+    known, state = vars(block_mask).get(_KEPT), (width, *(each._version for each in (*listed, *full)))
     if known is None or state != known.state or any(map(operator.is_not, parts, known.parts)):
         # One of inference mode would be of no use outside of it.
         with torch.inference_mode(False):
-            known = _kept[block_mask] = _Kept(parts, state, _joined(in_blocks, own, listed, full))
+            known = _Kept(parts, state, _joined(in_blocks, own, listed, full))
+        setattr(block_mask, _KEPT, known)
     return known.mask
 
 
