@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
+from flashgen.flex.aside import aside
 from flashgen.flex.mods import Mod
 
 
 class _Kept(NamedTuple):
-    """A mask, what it was made of, and its width in blocks with the version of each list then."""
+    """A mask, what it was made of, and the sizes, the stream and the version of each list then."""
 
     parts: tuple[Any, ...]
     state: tuple[int, ...]
@@ -53,17 +54,36 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
     def in_blocks(*lists: torch.Tensor) -> Mod:
         return functools.partial(_is_in_block, *sides, _matrix(width, *lists))
 
-    # Tensors of inference mode do not count their versions.
-    if any(each.is_inference() for each in (*listed, *full)):
+    if not all(map(_tells_of_changes, (*listed, *full))):
         return _joined(in_blocks, own, listed, full)
     parts = (*listed, *full, own)
-    known, state = vars(block_mask).get(_KEPT), (width, *(each._version for each in (*listed, *full)))
+    state = (*sides, width, _stream_of(listed[1]), *(each._version for each in (*listed, *full)))
+    known = vars(block_mask).get(_KEPT)
     if known is None or state != known.state or any(map(operator.is_not, parts, known.parts)):
-        # One of inference mode would be of no use outside of it.
-        with torch.inference_mode(False):
+        # Made of fake tensors, or in inference mode, it would be of no use outside of that.
+        with aside():
             known = _Kept(parts, state, _joined(in_blocks, own, listed, full))
         setattr(block_mask, _KEPT, known)
     return known.mask
+
+
+def _tells_of_changes(listed: torch.Tensor) -> bool:
+    """Whether what is made of a list holds until its version is another, at any call.
+
+    Tensors of inference mode do not count theirs; a graph that is captured reads lists anew at each replay; and fake
+    tensors, and those of a transform of torch.func, are of use within that alone.
+    """
+    return not (
+        listed.is_inference()
+        or type(listed) is not torch.Tensor
+        or torch._C._functorch.is_functorch_wrapped_tensor(listed)
+        or (listed.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _stream_of(listed: torch.Tensor) -> int:
+    """The stream on which a matrix is made, and read: another would not wait for it."""
+    return torch.cuda.current_stream(listed.device).cuda_stream if listed.is_cuda else 0
 
 
 def _width(block_mask: BlockMask) -> int:

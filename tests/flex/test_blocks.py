@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from flex_beside_torch import by_torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flashgen.flex import flex_attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LISTED = torch.tensor([[0], [1], [0]], dtype=torch.int32, device=DEVICE)
 FULL = torch.tensor([[1], [0], [2]], dtype=torch.int32, device=DEVICE)
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
 
 
 def blocks(mask: Any, *, with_full: bool = False) -> BlockMask:
@@ -23,6 +33,10 @@ def blocks(mask: Any, *, with_full: bool = False) -> BlockMask:
     return BlockMask.from_kv_blocks(
         ones, LISTED[None, None], *full, BLOCK_SIZE=16, mask_mod=mask, seq_lengths=(48, 48), compute_q_blocks=False
     )
+
+
+def seen(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return (LISTED[q // 16, 0] == k // 16) & (q >= k)
 
 
 def inputs() -> list[torch.Tensor]:
@@ -46,3 +60,32 @@ def test_a_block_mask_that_its_own_mask_has_goes() -> None:
     del step, steps
     gc.collect()
     assert [each() for each in gone] == [None] * 3
+
+
+def of_fake_tensors(*qkv: torch.Tensor, blocks: BlockMask) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        flex_attention(*map(mode.from_tensor, qkv), None, blocks)
+
+
+def in_a_checkpoint_that_chooses(*qkv: torch.Tensor, blocks: BlockMask) -> None:
+    """Which keeps all that operators give, and wants as many of them again."""
+    contexts = functools.partial(create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+
+    def attend(*qkv: torch.Tensor) -> torch.Tensor:
+        return flex_attention(*qkv, None, blocks) * torch.arange(16, device=DEVICE)
+
+    checkpoint(attend, *qkv, use_reentrant=False, context_fn=contexts).sum().backward()
+
+
+def in_a_transform(*qkv: torch.Tensor, blocks: BlockMask) -> None:
+    q, k, v = (each.detach() for each in qkv)
+    torch.func.grad(lambda q: flex_attention(q, k, v, None, blocks).sum())(q)
+
+
+@pytest.mark.parametrize("first", [of_fake_tensors, in_a_checkpoint_that_chooses, in_a_transform])
+def test_where_blocks_are_read_first_makes_no_difference(first: Callable[..., None]) -> None:
+    listed = blocks(causal)
+    first(*inputs(), blocks=listed)
+    q, k, v = inputs()
+    want = by_torch(None, seen)(q.double(), k.double(), v.double())
+    torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
