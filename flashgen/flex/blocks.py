@@ -99,7 +99,8 @@ def _joined(in_blocks: Callable[..., Mod], own: Mod | None, listed: tuple[Any, .
 
 
 def _is_seen(own: Mod, listed: Mod, full: Mod | None, b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
-    seen: torch.Tensor = listed(b, h, q, k) & own(b, h, q, k)
+    # A mask of integers shows what is not 0.
+    seen = torch.where(listed(b, h, q, k), own(b, h, q, k), False)
     return seen if full is None else seen | full(b, h, q, k)
 
 

@@ -89,3 +89,13 @@ def test_where_blocks_are_read_first_makes_no_difference(first: Callable[..., No
     q, k, v = inputs()
     want = by_torch(None, seen)(q.double(), k.double(), v.double())
     torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_full", [False, True])
+def test_a_mask_of_integers_shows_what_is_not_0(with_full: bool) -> None:
+    qkv = inputs()
+    ours, other = (
+        flex_attention(*qkv, None, blocks(each, with_full=with_full))
+        for each in (causal, lambda b, h, q, k: (q >= k) * 2)
+    )
+    assert torch.equal(ours, other)
