@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
-from flashgen.flex.blocks import hides_more, mask_of_blocks
+from flashgen.flex.blocks import check_lists, hides_more, mask_of_blocks
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
 
@@ -89,6 +89,11 @@ def _check_tensor(name: str, given: Any) -> None:
 
 
 def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len: int) -> Mod | None:
+    if getattr(block_mask.mask_mod, "__name__", "") == "_sliced_mask_mod_error":
+        raise ValueError(
+            "block_mask is a slice of another, and slices have no mask_mod; expected one that was assigned to it: "
+            "`part = whole[:, :, 3]; part.mask_mod = whole.mask_mod`, with q_idx moved on by the queries left out"
+        )
     made_for = block_mask.seq_lengths
     # That of torch's own for no mask at all has no lengths of its own.
     if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
@@ -97,12 +102,7 @@ def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len:
         return None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
     if block_mask.mask_mod is not noop_mask and not hides_more(block_mask):
         return block_mask.mask_mod
-    sequences, of_heads = block_mask.shape[:2]
-    if sequences not in (1, batch) or of_heads not in (1, heads):
-        raise ValueError(
-            f"block_mask has blocks of {sequences} sequences and {of_heads} heads; expected those of {batch} or 1, and "
-            f"of {heads} or 1"
-        )
+    check_lists(block_mask, batch, heads)
     return mask_of_blocks(block_mask)
 
 

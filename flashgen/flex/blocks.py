@@ -25,6 +25,9 @@ class _Kept(NamedTuple):
 # The attribute of a block mask where its mask is kept, to go with it: a mask_mod may read what has the block mask.
 _KEPT = "_kept_by_flashgen"
 
+# How many dimensions the lists have.
+_LISTS = {"kv_num_blocks": 3, "kv_indices": 4, "full_kv_num_blocks": 3, "full_kv_indices": 4}
+
 
 def hides_more(block_mask: BlockMask) -> bool:
     """Whether blocks were listed by hand beside a mask_mod, so that what is not listed is hidden too.
@@ -32,6 +35,30 @@ def hides_more(block_mask: BlockMask) -> bool:
     `create_block_mask` lists what its mask_mod shows: full blocks apart, and with a place for each block in its lists.
     """
     return block_mask.full_kv_indices is None or block_mask.kv_indices.shape[-1] < _width(block_mask)
+
+
+def check_lists(block_mask: BlockMask, batch: int, heads: int) -> None:
+    """Raises ValueError unless the lists fit each other, and are those of so many sequences and heads and all queries.
+
+    The numbers of blocks are [batch or 1, heads or 1, rows], and the blocks have one dimension more.
+    """
+    of_lists = block_mask.kv_num_blocks.shape
+    for name, rank in _LISTS.items():
+        shape = () if getattr(block_mask, name) is None else getattr(block_mask, name).shape
+        if shape and (len(of_lists) != 3 or shape[:3] != of_lists or len(shape) != rank):
+            raise ValueError(
+                f"block_mask.{name} has shape {tuple(shape)} beside kv_num_blocks {tuple(of_lists)}; expected "
+                f"[batch, heads, rows{', blocks' * (rank == 4)}]"
+            )
+    sequences, of_heads, rows = of_lists
+    if sequences not in (1, batch) or of_heads not in (1, heads):
+        raise ValueError(
+            f"block_mask has blocks of {sequences} sequences and {of_heads} heads; expected those of {batch} or 1, and "
+            f"of {heads} or 1"
+        )
+    q_len, of_row = block_mask.seq_lengths[0], block_mask.BLOCK_SIZE[0]
+    if rows * of_row < q_len:
+        raise ValueError(f"block_mask has blocks of {rows} times {of_row} queries; expected those of {q_len} or more")
 
 
 def mask_of_blocks(block_mask: BlockMask) -> Mod:

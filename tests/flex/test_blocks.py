@@ -99,3 +99,36 @@ def test_a_mask_of_integers_shows_what_is_not_0(with_full: bool) -> None:
         for each in (causal, lambda b, h, q, k: (q >= k) * 2)
     )
     assert torch.equal(ours, other)
+
+
+def changed(**lists: torch.Tensor) -> BlockMask:
+    made = blocks(causal, with_full=True)
+    for name, each in lists.items():
+        setattr(made, name, each)
+    return made
+
+
+ONES = torch.ones(1, 1, 3, dtype=torch.int32, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: blocks(causal)[:, :, 1], r"a slice of another, and slices have no mask_mod; expected one that was"),
+        (lambda: changed(kv_num_blocks=ONES[0, 0], kv_indices=LISTED), r"kv_num_blocks has shape \(3,\) beside"),
+        (lambda: changed(kv_num_blocks=ONES[:, :, :2]), r"kv_indices has shape \(1, 1, 3, 1\) beside .*\(1, 1, 2\)"),
+        (lambda: changed(full_kv_num_blocks=ONES.expand(2, 2, 3)), r"full_kv_num_blocks has shape \(2, 2, 3\) beside"),
+        (lambda: changed(full_kv_indices=FULL[None]), r"full_kv_indices .* expected \[batch, heads, rows, blocks\]"),
+        (
+            lambda: changed(
+                kv_num_blocks=ONES[:, :, :2], kv_indices=LISTED[None, None, :2],
+                full_kv_num_blocks=ONES[:, :, :2], full_kv_indices=FULL[None, None, :2],
+            ),
+            r"blocks of 2 times 16 queries; expected those of 48 or more",
+        ),
+    ],
+    ids=["slice", "rank", "rows", "full sequences", "full rank", "short"],
+)  # fmt: skip
+def test_lists_that_do_not_fit_are_refused_by_name(given: Callable[[], BlockMask], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        flex_attention(*inputs(), None, given())
