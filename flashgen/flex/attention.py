@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,6 +70,7 @@ def flex_attention(
     wants_max = return_aux is not None and getattr(return_aux, "max_scores", False)
     if kernel_options:
         arguments["config"] = _config(kernel_options)
+    scale = _number(scale)
     found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, return_max=wants_max, **arguments)
     if return_aux is None:
         return found
@@ -86,6 +88,20 @@ def _check_tensor(name: str, given: Any) -> None:
         raise TypeError(f"{name} is {what}; expected a dense tensor [batch, heads, length, dimension]")
     if given.ndim != 4:
         raise ValueError(f"{name} has shape {tuple(given.shape)}; expected [batch, heads, length, dimension]")
+
+
+def _number(scale: Any) -> Any:
+    """The scale as a number of Python's, where it is one of another kind."""
+    if isinstance(scale, torch.Tensor):
+        if scale.numel() != 1 or scale.device.type != "cpu" or scale.requires_grad:
+            gradient = " with a gradient" if scale.requires_grad else ""
+            raise TypeError(
+                f"scale is a tensor {list(scale.shape)} on {scale.device}{gradient}; expected a number, or one in a "
+                "tensor on the CPU: kernels take numbers, and to read another would wait for its device or lose its "
+                "gradient. Multiply query by it, and pass scale=1.0"
+            )
+        return float(scale)
+    return float(scale) if isinstance(scale, Real) and not isinstance(scale, int | float) else scale
 
 
 def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len: int) -> Mod | None:

@@ -173,6 +173,29 @@ def test_blocks_that_are_changed_are_read_anew(in_inference_mode: bool) -> None:
         assert torch.equal(second, flex_attention(q, k, v, None, blocks))
 
 
+@pytest.mark.parametrize("scale", [np.float32(0.25), np.int64(2), torch.tensor(0.25), torch.tensor([0.25])], ids=repr)
+def test_a_scale_may_be_a_number_of_another_kind(scale: Any) -> None:
+    q, k, v = plain()
+    assert torch.equal(flex_attention(q, k, v, scale=scale), flex_attention(q, k, v, scale=float(scale)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (torch.ones(2), r"scale is a tensor \[2\] on cpu; expected a number"),
+        (
+            torch.tensor(0.5, requires_grad=True),
+            r"scale is a tensor \[\] on cpu with a gradient; .*Multiply query by it",
+        ),
+        (torch.tensor(0.5, device="meta"), r"scale is a tensor \[\] on meta; .*would wait"),
+    ],
+    ids=["many", "learned", "elsewhere"],
+)
+def test_a_scale_that_is_no_number_at_hand_is_refused(scale: torch.Tensor, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        flex_attention(*plain(), scale=scale)
+
+
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Each trace that was made."""
