@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,9 @@ class Derivation:
     def of(self, values: Sequence[Any], device: torch.device) -> list[torch.Tensor]:
         """The tensors, made of the captured values as they are now."""
         known = [values[place] for place in self.places]
-        # What a kernel reads has the same dtypes at all calls.
-        with torch.autocast(device.type, enabled=False):
+        # What a kernel reads has the same dtypes at all calls. There is no autocast of tensors without data.
+        may_cast = torch.amp.is_autocast_available(device.type)
+        with torch.autocast(device.type, enabled=False) if may_cast else nullcontext():
             for step in self.steps:
                 known.append(step.taken(known, device))
         return [_in_rows(known[place]) for place in self.results]

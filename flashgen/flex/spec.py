@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from flashgen.errors import ModError, SpecError, UnreadError
 from flashgen.flex.agreement import agree
@@ -88,10 +89,15 @@ def meaning(
 
 
 def _make_the_same(one: Meaning, other: Meaning) -> bool:
-    """Whether the tensors that are made of captured values are the same in both, as these are now."""
+    """Whether the tensors that are made of captured values are known to be the same in both, as these are now."""
     return one.derived.keys() == other.derived.keys() and all(
-        torch.allclose(one.tensors[name].double(), other.tensors[name].double(), equal_nan=True) for name in one.derived
+        _are_close(one.tensors[name], other.tensors[name]) for name in one.derived
     )
+
+
+def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # Nothing is known of what has no data.
+    return not (one.is_meta or is_fake(one)) and torch.allclose(one.double(), other.double(), equal_nan=True)
 
 
 def _attempt(

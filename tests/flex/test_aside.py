@@ -75,3 +75,23 @@ def test_where_a_mod_is_called_first_makes_no_difference(name: str, first: Calla
     kernels.forget()
     first(*inputs(), MODS[name])
     assert all(map(torch.equal, outside(), expected))
+
+
+@pytest.mark.parametrize("name", ["read", "turned", "derived", "made"])
+def test_tensors_without_data_give_the_shape(name: str) -> None:
+    bias = torch.randn(2, 20, device="meta")
+    mods: dict[str, Callable[..., torch.Tensor]] = {
+        "read": lambda score, b, h, q, k: score + bias[h, k],
+        "turned": lambda score, b, h, q, k: score + bias.t()[k, h],
+        "derived": lambda score, b, h, q, k: score + bias.cumsum(-1)[h, k],
+        "made": MODS["made"],
+    }
+    out = flex_attention(*(each.to("meta") for each in inputs()), mods[name])
+    assert out.is_meta and out.shape == (1, 2, 20, 16)
+
+
+def test_a_mod_may_capture_fake_tensors_and_what_is_made_of_them() -> None:
+    with FakeTensorMode():
+        bias, q = torch.randn(2, 20), torch.randn(1, 2, 20, 16)
+        out = flex_attention(q, q, q, lambda score, b, h, i, j: score + bias.cumsum(-1)[h, j])
+    assert isinstance(out, FakeTensor) and out.shape == q.shape
