@@ -15,10 +15,10 @@ from flashgen.flex.mods import Mod
 
 
 class _Kept(NamedTuple):
-    """A mask, what it was made of, and the sizes, the stream and the version of each list then."""
+    """A mask, what it was made of, and the sizes, the stream and the version and address of each list then."""
 
     parts: tuple[Any, ...]
-    state: tuple[int, ...]
+    state: tuple[Any, ...]
     mask: Mod
 
 
@@ -84,7 +84,9 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
     if not all(map(_tells_of_changes, (*listed, *full))):
         return _joined(in_blocks, own, listed, full)
     parts = (*listed, *full, own)
-    state = (*sides, width, _stream_of(listed[1]), *(each._version for each in (*listed, *full)))
+    # Whoever assigns to `data` makes a list another without a version more.
+    now = ((each._version, each.data_ptr()) for each in (*listed, *full))
+    state = (*sides, width, _stream_of(listed[1]), *now)
     known = vars(block_mask).get(_KEPT)
     if known is None or state != known.state or any(map(operator.is_not, parts, known.parts)):
         # Made of fake tensors, or in inference mode, it would be of no use outside of that.

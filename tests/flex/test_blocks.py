@@ -101,6 +101,19 @@ def test_a_mask_of_integers_shows_what_is_not_0(with_full: bool) -> None:
     assert torch.equal(ours, other)
 
 
+def test_lists_whose_data_is_assigned_are_read_anew() -> None:
+    qkv, listed = inputs(), blocks(causal)
+    first = flex_attention(*qkv, None, listed)
+    listed.kv_indices = listed.kv_indices.clone()
+    assert torch.equal(flex_attention(*qkv, None, listed), first)
+    listed.kv_indices.data = FULL[None, None].clone()
+    other = blocks(causal)
+    other.kv_indices = FULL[None, None]
+    found = flex_attention(*qkv, None, listed)
+    assert not torch.equal(found, first)
+    assert torch.equal(found, flex_attention(*qkv, None, other))
+
+
 def changed(**lists: torch.Tensor) -> BlockMask:
     made = blocks(causal, with_full=True)
     for name, each in lists.items():
