@@ -25,12 +25,19 @@ def reads_of_length(length: Expr) -> str:
         return f"'{min(names)}'"
     if inputs(length):
         return f"the input '{min(inputs(length))}'"
-    return "a reduction" if any(isinstance(node, Index | Reduction) for node in walk(length)) else ""
+    if any(isinstance(node, Reduction) for node in walk(length)):
+        return "a reduction"
+    return next((f"'{_word(node)}'" for node in walk(length) if isinstance(node, Index)), "")
 
 
 def provisional(word: str, length: Expr) -> Index:
     """An index for a term that is still to be read, unlike all that any expression has."""
     return index(f"{word}'", length)
+
+
+def _word(counter: Index) -> str:
+    """What the user calls an index, provisional or final."""
+    return counter.word.removesuffix("'")
 
 
 def joined(name: str, terms: list[Expr]) -> Expr:
@@ -44,7 +51,7 @@ def joined(name: str, terms: list[Expr]) -> Expr:
 def over(name: str, counter: Index, term: Expr, taken: Collection[str]) -> Expr:
     """The reduction of a term that reads a provisional index. In a let, one of the same word may be inside it."""
     inside = {node.index.word for node in walk(term) if isinstance(node, Reduction)}
-    word = own = counter.word.removesuffix("'")
+    word = own = _word(counter)
     number = 2
     while word in inside or (word != own and word in taken):
         word, number = f"{own}{number}", number + 1
