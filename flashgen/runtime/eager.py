@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from flashgen.runtime.arguments import check_scalar
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_transformed
 from flashgen.runtime.dropout import without_dropped
 
@@ -33,6 +34,8 @@ def eager_attention(
     wide = torch.promote_types(q.dtype, torch.float32)
     k, v = (tensor.to(wide).repeat_interleave(group, 1) for tensor in (k, v))
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    if isinstance(scale, int):
+        scale = check_scalar("scale", scale, float)  # torch takes none beyond 64 bits
     product = q.to(wide) @ k.transpose(-1, -2) * scale
 
     b = torch.arange(batch, device=q.device)[:, None, None, None]

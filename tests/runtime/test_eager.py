@@ -235,3 +235,19 @@ def test_what_no_pair_sees_has_a_gradient_of_zero_whatever_its_derivative() -> N
     )  # fmt: skip
     assert bool((out == 0).all()) and bool((lse == -math.inf).all())
     assert torch.autograd.grad(out.sum(), factors)[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("scale", [2**64, -(2**70), 3])
+def test_an_integer_is_a_scale_however_large(scale: int) -> None:
+    q, k, v = (torch.randn(1, heads, 4, DIM, dtype=torch.float64) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    found, expected = (
+        eager_attention(q, k, v, formula, bottom_right=True, scale=number, return_lse=True)
+        for number in (scale, float(scale))
+    )
+    assert all(map(torch.equal, found, expected))
+
+
+def test_an_integer_beyond_a_float_is_no_scale() -> None:
+    q = torch.randn(1, HEADS, 4, DIM)
+    with pytest.raises(ValueError, match="scale is an int of 1329 bits; expected a number within a float's range"):
+        eager_attention(q, q, q, formula, bottom_right=True, scale=10**400, return_lse=False)
