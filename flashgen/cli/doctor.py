@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -18,12 +18,18 @@ from flashgen.cli.output import Output
 
 if TYPE_CHECKING:
     from flashgen.api import Progress
+    from flashgen.compiling import Job
+    from flashgen.runtime.config import Config
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 STYLES = {OK: "green", MISSING: "red", OPTIONAL: "yellow"}
 
-# The smallest spec that has a mask and a matrix product: what every target must compile.
-PROBE = {"name": "doctor_probe", "causal": True, "head_dim": 64, "dtype": "bfloat16"}
+# The smallest spec that has a mask and a matrix product, and its kernel: what every target must compile. A compiler
+# that takes one kernel of a spec for a target takes the others too, and each costs seconds.
+PROBE = {"name": "doctor_probe", "causal": True, "head_dim": 16, "dtype": "bfloat16"}
+PROBE_KERNEL = "forward"
+# Rows and keys of its tiles at least: what every target has a matrix product for. Large ones take longer to compile.
+PROBE_TILE = 32
 
 
 @dataclass(frozen=True)
@@ -190,11 +196,20 @@ def look_at_targets() -> Iterator[Finding]:
     from flashgen.spec import load
 
     variant = load(PROBE)
+    jobs = [replace(job, config=_small(job)) for job in jobs_for(variant, tuple(GPUS), [PROBE_KERNEL])]
     with TemporaryDirectory() as folder:
-        path = generate(variant, Path(folder))
-        for compiled in compile_all(path, jobs_for(variant, tuple(GPUS))):
+        for compiled in compile_all(generate(variant, Path(folder)), jobs):
             target = compiled.job.target
             if compiled.error is None:
                 yield Finding(target, OK, f"{compiled.job.kernel} compiles in {compiled.seconds:.1f} s")
             else:
                 yield Finding(target, OPTIONAL, compiled.error, "another version of triton may know this target")
+
+
+def _small(job: Job) -> Config:
+    """The config with the smallest tiles of a probe that its kernel may have."""
+    from flashgen.runtime.registry import kernel_of
+
+    domain = kernel_of(job.kernel, job.config).domain
+    allowed = {side: [size for size in domain[side] if size is not None] for side in ("BM", "BN")}
+    return job.config.but(**{side: min(n for n in sizes if n >= PROBE_TILE) for side, sizes in allowed.items()})

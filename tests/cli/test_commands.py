@@ -20,6 +20,7 @@ from flashgen.cli import doctor, main
 from flashgen.codegen import load_module
 from flashgen.compiling import Compiled, Job
 from flashgen.runtime.config import Config
+from flashgen.runtime.gpus import GPUS
 from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
@@ -428,6 +429,17 @@ def test_doctor_finds_what_is_here(run: Run) -> None:
     assert ended.code == 0
     found = {document["what"]: document["state"] for document in ended.documents}
     assert {found[name] for name in ("python", "flashgen cache", "triton cache", "output folder")} == {"ok"}
+
+
+def test_doctor_compiles_one_probe_for_each_target(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def known_but_the_last(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
+        return (*map(Compiled, jobs[:-1]), Compiled(jobs[-1], error="no such processor"))
+
+    monkeypatch.setattr(flashgen.compiling, "compile_all", known_but_the_last)
+    ended = run("doctor", "--json")
+    assert ended.code == 0
+    found = [(document["what"], document["state"]) for document in ended.documents if document["what"] in GPUS]
+    assert found == [*((target, "ok") for target in [*GPUS][:-1]), ([*GPUS][-1], "optional")]
 
 
 def test_doctor_names_what_is_missing_and_exits_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
