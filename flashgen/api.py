@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from flashgen.choices import PRESETS, check_choice
-from flashgen.errors import CompilationFailed, SpecWarning, VerificationFailed
+from flashgen.errors import CheckFailed, CompilationFailed, SpecWarning, VerificationFailed
 
 if TYPE_CHECKING:
     from flashgen.compiling import Compiled, Job
@@ -37,20 +37,20 @@ def silent(text: str, passing: bool = False) -> None:
     """The Progress that tells nobody."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Built:
-    """What a build did. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
+    """What a build did so far. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
 
     `gpu` is the name of the GPU at hand, None without one.
     """
 
     variant: Variant
     path: Path
-    gpu: str | None
-    verification: Report | None
-    compiled: tuple[Compiled, ...]
-    tuned: tuple[Outcome, ...]
-    seconds: float
+    gpu: str | None = None
+    verification: Report | None = None
+    compiled: tuple[Compiled, ...] = ()
+    tuned: tuple[Outcome, ...] = ()
+    seconds: float = 0.0
 
 
 def build(
@@ -92,14 +92,34 @@ def construct(
     preset: str = "default",
     progress: Progress = silent,
 ) -> Built:
-    """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU."""
+    """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU.
+
+    Where a check fails, that is what the error has as `found`.
+    """
     from flashgen.spec import load
-    from flashgen.tuning.crew import Crew
 
     start = time.monotonic()
     check_choice("preset", preset, PRESETS)
     variant = load(spec)
-    path = variant.module_in(out)
+    built = Built(variant, variant.module_in(out))
+    try:
+        _take_steps(built, targets, verify, compile, tune, preset, progress)
+    except CheckFailed as error:
+        error.found = built
+        raise
+    finally:
+        built.seconds = time.monotonic() - start
+    return built
+
+
+def _take_steps(
+    built: Built, targets: Sequence[str] | None, verify: bool, compile: bool, tune: bool, preset: str,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """What there is to do, noted in `built` as it is done, also where it then fails a check."""
+    from flashgen.tuning.crew import Crew
+
+    variant, path = built.variant, built.path
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
         crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
@@ -110,15 +130,15 @@ def construct(
             compilation(variant, targets)
         trial = stack.enter_context(ExitStack())
         if verify:
-            trial.enter_context(on_trial(variant, Path(out)))
+            trial.enter_context(on_trial(variant, path.parent))
         else:
-            generate(variant, Path(out))
+            generate(variant, path.parent)
         if crew is not None:
             crew.compilers.fork()
         progress(f"rendered {path}")
         from flashgen.runtime.gpus import DEFAULT_TARGETS
 
-        gpu = gpu_name() if verify or compile or tune else None
+        built.gpu = gpu = gpu_name() if verify or compile or tune else None
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
         jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
@@ -126,11 +146,14 @@ def construct(
         # What the proof waits for is compiled, and behind it what the searches will ask for.
         meanwhile = (lambda: None) if tuner is None else tuner.prepare
         ahead = None if crew is None else partial(crew.compilers.answers_each, meanwhile=meanwhile)
-        report = prove(variant, path, gpu, "quick", progress, ahead) if verify else None
+        if verify:
+            built.verification = examine(variant, path, gpu, "quick", progress, ahead)
+            expect_proven(path, built.verification)
         trial.close()
-        compiled = compile_for(path, jobs, progress)
-        tuned = find_configs(tuner, variant, preset, progress) if tuner is not None else ()
-    return Built(variant, path, gpu, report, compiled, tuned, time.monotonic() - start)
+        built.compiled = compile_for(path, jobs, progress)
+        expect_compiled(path, built.compiled)
+        if tuner is not None:
+            built.tuned = find_configs(tuner, variant, preset, progress)
 
 
 def gpu_name() -> str | None:
@@ -140,11 +163,11 @@ def gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def prove(
+def examine(
     variant: Variant, path: Path, gpu: str | None, level: str = "quick", progress: Progress = silent,
     ahead: Ahead | None = None,
 ) -> Report:  # fmt: skip
-    """Verify a rendered module where it can run; VerificationFailed names the cases that failed.
+    """Verify a rendered module where it can run; VerificationFailed where that came to no end.
 
     On a GPU `ahead` compiles what its cases need; see `flashgen.verify.verify`.
     """
@@ -152,10 +175,13 @@ def prove(
 
     where = gpu or "the CPU (Triton's interpreter)"
     progress(f"verifying {variant.name} on {where}, level {level}")
-    report = verify(path, variant, level=level, ahead=ahead)
+    return verify(path, variant, level=level, ahead=ahead)
+
+
+def expect_proven(path: Path, report: Report) -> None:
+    """VerificationFailed names the cases that failed."""
     if not report.passed:
         raise VerificationFailed(f"{path} does not compute its formula: {report}")
-    return report
 
 
 def compilation(variant: Variant, targets: Sequence[str]) -> Sequence[Job]:
@@ -166,17 +192,20 @@ def compilation(variant: Variant, targets: Sequence[str]) -> Sequence[Job]:
 
 
 def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) -> tuple[Compiled, ...]:
-    """Compile a rendered module for each job; CompilationFailed where one does not compile or does not fit."""
+    """Compile a rendered module for each job."""
     from flashgen.compiling import compile_all
 
     if not jobs:
         return ()
     progress(f"compiling for {', '.join(dict.fromkeys(job.target for job in jobs))}")
-    compiled = compile_all(path, jobs)
+    return compile_all(path, jobs)
+
+
+def expect_compiled(path: Path, compiled: Sequence[Compiled]) -> None:
+    """CompilationFailed where one does not compile or does not fit."""
     failed = [one for one in compiled if one.error is not None]
     if failed:
         raise CompilationFailed(f"{path}: {'; '.join(map(str, failed))}; expected every target to compile")
-    return compiled
 
 
 def tuner_for(variant: Variant, path: Path, preset: str, crew: Crew | None) -> Tuner:

@@ -77,28 +77,27 @@ class EnvironmentProblem(FlashgenError):
     """Something outside flashgen is missing or broken: no GPU, no space, no permission."""
 
 
-class VerificationFailed(FlashgenError):
+class CheckFailed(FlashgenError):
+    """What was checked does not hold. `found` is what was done and seen until then, where there is more to show."""
+
+    exit_code = 1
+    found: object = None
+
+
+class VerificationFailed(CheckFailed):
     """A generated kernel does not compute its own formula within the error budget."""
 
-    exit_code = 1
 
-
-class TuningFailed(FlashgenError):
+class TuningFailed(CheckFailed):
     """No config of the search space ran to a valid measurement."""
 
-    exit_code = 1
 
-
-class CompilationFailed(FlashgenError):
+class CompilationFailed(CheckFailed):
     """A generated kernel does not compile for a target, or does not fit it."""
 
-    exit_code = 1
 
-
-class EditFailed(FlashgenError):
+class EditFailed(CheckFailed):
     """A generated module has no text that an edit of the ablation replaces: the templates have changed."""
-
-    exit_code = 1
 
 
 def add_note(error: BaseException, text: str) -> None:

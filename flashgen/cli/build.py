@@ -12,6 +12,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.specs import Packages
+from flashgen.errors import CheckFailed, VerificationFailed
 from flashgen.gallery import resolve
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def build(
     json: Json = False,
 ) -> None:
     """Render, prove and tune specs; without a GPU compile them for the targets instead of tuning."""
-    from flashgen.api import construct
+    from flashgen.api import Built, construct
 
     check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
@@ -46,25 +47,32 @@ def build(
 
     def one(spec: str) -> None:
         packages.read(spec)
-        with output.progress() as progress:
-            built = construct(
-                resolve(spec),
-                out=out,
-                targets=target,
-                verify=verify,
-                compile=compile,
-                tune=tune,
-                preset=preset,
-                progress=progress,
-            )
+        try:
+            with output.progress() as progress:
+                built = construct(
+                    resolve(spec),
+                    out=out,
+                    targets=target,
+                    verify=verify,
+                    compile=compile,
+                    tune=tune,
+                    preset=preset,
+                    progress=progress,
+                )
+        except CheckFailed as error:
+            assert isinstance(error.found, Built)
+            if not isinstance(error, VerificationFailed):  # which says of itself what was verified
+                show_steps(error.found, output)
+            output.document(document(error.found))
+            raise
         show(built, output, wanted_tuning=tune)
         output.document(document(built))
 
     for_each(specs, one)
 
 
-def show(built: Built, output: Output, wanted_tuning: bool) -> None:
-    """What was done, for people."""
+def show_steps(built: Built, output: Output) -> None:
+    """What was rendered, proven and compiled, for people."""
     name = built.variant.name
     output.line(f"{name}: {built.path}", style="bold")
     if built.verification is not None:
@@ -81,6 +89,11 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
     for job in (one.job for one in built.compiled if one.serialized_wgmma):
         what = f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}"
         output.line(f"{what}: the assembler serialized WGMMA (C7512), which costs speed", style="yellow")
+
+
+def show(built: Built, output: Output, wanted_tuning: bool) -> None:
+    """What was done, for people."""
+    show_steps(built, output)
     for outcome in built.tuned:
         output.line(f"tuned: {outcome}")
     if wanted_tuning and built.gpu is None:

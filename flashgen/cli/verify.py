@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.specs import Packages
+
+if TYPE_CHECKING:
+    from flashgen.spec.variant import Variant
+    from flashgen.verify import Report
 
 
 @guarded
@@ -21,7 +26,7 @@ def verify(
     json: Json = False,
 ) -> None:
     """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
-    from flashgen.api import gpu_name, prove
+    from flashgen.api import examine, expect_proven, gpu_name
     from flashgen.tuning.pool import compilers
 
     check_choice("--level", level, LEVELS)
@@ -38,12 +43,20 @@ def verify(
 
             with on_trial(variant, out):
                 pool.fork()
-                report = prove(variant, path, gpu_name(), level, progress, pool.answers_each)
+                report = examine(variant, path, gpu_name(), level, progress, pool.answers_each)
+                if not report.passed:
+                    output.document(document(variant, path, report))
+                expect_proven(path, report)
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
         if report.note:
             output.line(f"note: {report.note}")
-        output.document({"name": variant.name, "path": path, "warnings": variant.warnings, **report.as_dict()})
+        output.document(document(variant, path, report))
 
     for_each(specs, one)
+
+
+def document(variant: Variant, path: Path, report: Report) -> dict[str, object]:
+    """What was found, for machines; `path` is where the package was proven."""
+    return {"name": variant.name, "path": path, "warnings": variant.warnings, **report.as_dict()}

@@ -220,6 +220,18 @@ def test_a_failed_verification_exits_with_1(run: Run, monkeypatch: pytest.Monkey
         assert not Path("generated/band").exists()
 
 
+@pytest.mark.parametrize("command", ["build", "verify"])
+def test_what_failed_is_in_the_document_too(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(flashgen.verify, "verify", failed_report)
+    ended = run(command, "band", "--json")
+    assert ended.code == 1
+    (document,) = ended.documents
+    report = document["verification"] if command == "build" else document
+    assert document["name"] == "band"
+    assert report["passed"] is False
+    assert [(case["name"], case["ok"]) for case in report["cases"]] == [("odd lengths", False)]
+
+
 def test_a_failed_proof_leaves_an_earlier_module_in_its_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("build", "band", *RENDER_ONLY)
     module, failed = Path("generated/band"), Path("generated/band.failed")
@@ -265,6 +277,28 @@ def test_a_target_that_does_not_compile_exits_with_1(run: Run, monkeypatch: pyte
     ended = run("build", "band", "--no-verify", "--no-tune", "--target", "sm_90")
     assert ended.code == 1
     assert "sm_90 forward float32 head_dim 16: out of registers" in ended.err
+
+
+def test_what_was_proven_and_compiled_is_shown_where_a_target_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
+        failing = {"gfx942": "out of registers"}
+        return tuple(Compiled(job, 128, 0, 4096, error=failing.get(job.target)) for job in jobs)
+
+    monkeypatch.setattr(flashgen.verify, "verify", passed_report)
+    monkeypatch.setattr(flashgen.compiling, "compile_all", broken)
+    command = ("build", "band", "--no-tune", "--target", "sm_80", "--target", "gfx942")
+    ended = run(*command)
+    assert ended.code == 1
+    assert "verified: 1 cases passed" in ended.out
+    assert "sm_80   forward" in ended.out
+    ended = run(*command, "--json")
+    assert ended.code == 1
+    (document,) = ended.documents
+    assert document["verification"]["passed"]
+    assert {(c["job"]["target"], c["error"]) for c in document["compiled"]} == {
+        ("sm_80", None),
+        ("gfx942", "out of registers"),
+    }
 
 
 def test_what_the_assembler_serialized_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
