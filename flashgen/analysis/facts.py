@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.analysis.packed import begin_of, has_room, stride_of_sums
-from flashgen.analysis.registers import has_long_functions, has_lookups
+from flashgen.analysis.registers import divides_keys, has_long_functions, has_lookups
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
@@ -144,6 +144,11 @@ class Facts:
     def has_lookups(self) -> bool:
         """Whether each pair reads an element from anywhere, or is divided by what is no constant."""
         return has_lookups(self.logits.pair)
+
+    @cached_property
+    def mask_divides_keys(self) -> bool:
+        """Whether the mask has quotients of each key, such as k // width of a runtime param."""
+        return divides_keys(self.variant.mask)
 
     @property
     def logit_of_pairs(self) -> bool:

@@ -1,8 +1,8 @@
-"""What the logit of a pair takes of registers beside its score, as far as built-in configs have to know."""
+"""What a logit and a mask take of registers beside the scores, as far as built-in configs have to know."""
 
 from __future__ import annotations
 
-from flashgen.analysis.levels import PAIR, level
+from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, walk
 from flashgen.lang.variables import K
 
@@ -26,6 +26,11 @@ def has_lookups(logit: Expr) -> bool:
     return any(_is_lookup(node) for node in walk(logit) if level(node) == PAIR)
 
 
+def divides_keys(mask: Expr) -> bool:
+    """Whether a mask has quotients of each key by what is no constant, as k // width of a width of the caller's."""
+    return any(_is_division(node) for node in walk(mask) if level(node) == COL)
+
+
 def _is_long(node: Expr) -> bool:
     if not isinstance(node, Op):
         return False
@@ -38,6 +43,8 @@ def _is_long(node: Expr) -> bool:
 def _is_lookup(node: Expr) -> bool:
     if isinstance(node, Gather):
         return node.children[-1] is not K
-    if not isinstance(node, Op):
-        return False
-    return node.name == "sigmoid" or (node.name in _DIVISIONS and not isinstance(node.args[1], Const))
+    return _is_division(node) or (isinstance(node, Op) and node.name == "sigmoid")
+
+
+def _is_division(node: Expr) -> bool:
+    return isinstance(node, Op) and node.name in _DIVISIONS and not isinstance(node.args[1], Const)

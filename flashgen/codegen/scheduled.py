@@ -8,6 +8,7 @@ from flashgen.analysis.facts import facts_of
 from flashgen.analysis.rows import row_facts
 from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import inner
+from flashgen.lang.nodes import TRUE
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default
 from flashgen.runtime.registry import MODES
@@ -64,7 +65,8 @@ def _default_name(variant: Variant, kernel: str) -> str:
         if variant.dropout is not None:
             return "default_dropout_backward_kv_config"
         if facts.gathers_of_pairs:
-            return "default_pairs_backward_kv_config"
+            in_rows = facts.variant.mask is TRUE and not facts.has_lookups
+            return f"default_{'rows_of_' if in_rows else ''}pairs_backward_kv_config"
         if facts.plain_mask:
             return "default_masked_backward_kv_config"
     return f"default_{'scheduled_' if scheduled else ''}{kernel}_config"

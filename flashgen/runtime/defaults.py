@@ -86,7 +86,7 @@ default_config = DefaultOfForm("forward")
 default_plain_config = DefaultOfForm("forward", "plain")
 # For a variant with a schedule.
 default_scheduled_config = DefaultOfForm("forward", "scheduled")
-# The same where the mask reads inputs of each key.
+# The same where the mask reads inputs of each key, or divides each.
 default_by_key_config = DefaultOfForm("forward", "by key")
 
 # Where beside a mask each pair reads an element from anywhere, or is divided.
@@ -99,6 +99,8 @@ default_backward_kv_config = DefaultOfForm("backward_kv")
 default_masked_backward_kv_config = DefaultOfForm("backward_kv", "masked")
 # Where something is read for each pair.
 default_pairs_backward_kv_config = DefaultOfForm("backward_kv", "pairs")
+# The same in rows, as a bias [heads, q_len, kv_len], without a mask.
+default_rows_of_pairs_backward_kv_config = DefaultOfForm("backward_kv", "rows of pairs")
 # With dropout.
 default_dropout_backward_kv_config = DefaultOfForm("backward_kv", "dropout")
 default_scheduled_backward_kv_config = DefaultOfForm("backward_kv", "scheduled")

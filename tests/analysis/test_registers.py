@@ -59,6 +59,24 @@ def test_lookups_and_quotients_of_pairs_have_narrow_tiles(score: str, others: di
     assert (unmasked.backend, unmasked.BN) == ("hopper", 128)
 
 
+def test_quotients_of_keys_in_a_mask_have_narrow_tiles() -> None:
+    width = {"w": {"value": 96, "runtime": True}}
+    near = load({"name": "near", "params": width, "mask": "(abs(q // w - k // w) <= 8) & (abs(q % w - k % w) <= 8)"})
+    config = default_of(near, "forward")("sm_90", "bfloat16", 128, 128)
+    assert (config.backend, config.BM, config.BN) == ("hopper", 128, 64)
+    # Those by a constant are shifts, or products.
+    blocks = load({"name": "near", "mask": "abs(q // 128 - k // 128) % 3 == 1"})
+    assert default_of(blocks, "forward")("sm_90", "bfloat16", 128, 128).BN == 128
+
+
+@pytest.mark.parametrize(("causal", "delay"), [(False, 0), (True, 1)])
+def test_gradients_beside_rows_of_a_bias_wait_for_nothing_without_a_mask(causal: bool, delay: int) -> None:
+    variant = spec("score + bias[h, q, k]", inputs=BIAS, align="top_left", causal=causal)
+    assert default_of(variant, "backward_kv")("sm_90", "bfloat16", 128, 128).axis("delay_dq") == delay
+    looked_up = spec("score + table[h, clamp(q - k, 0, 63)]", inputs=TABLE, causal=causal)
+    assert default_of(looked_up, "backward_kv")("sm_90", "bfloat16", 128, 128).axis("delay_dq") == 1
+
+
 @pytest.mark.parametrize(
     ("score", "others"),
     [

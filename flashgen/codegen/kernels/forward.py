@@ -116,7 +116,7 @@ def default_name(facts: Facts) -> str:
     if facts.has_long_functions and not facts.has_lookups:
         return "default_functions_config"
     if facts.uses_schedule:
-        narrow = facts.mask_reads_keys or facts.has_lookups
+        narrow = facts.mask_reads_keys or facts.mask_divides_keys or facts.has_lookups
         return "default_by_key_config" if narrow else "default_scheduled_config"
     if facts.has_lookups and facts.variant.mask is not TRUE:
         return "default_lookups_config"
