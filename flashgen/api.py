@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from flashgen.choices import PRESETS, check_choice
-from flashgen.errors import CheckFailed, CompilationFailed, SpecWarning, VerificationFailed
+from flashgen.errors import CheckFailed, CompilationFailed, EnvironmentProblem, SpecWarning, VerificationFailed
 
 if TYPE_CHECKING:
     from flashgen.compiling import Compiled, Job
@@ -150,7 +150,7 @@ def _take_steps(
             built.verification = examine(variant, path, gpu, "quick", progress, ahead)
             expect_proven(path, built.verification)
         trial.close()
-        built.compiled = compile_for(path, jobs, progress)
+        built.compiled = compile_for(variant, path, jobs, progress)
         expect_compiled(path, built.compiled)
         if tuner is not None:
             built.tuned = find_configs(tuner, variant, preset, progress)
@@ -191,14 +191,30 @@ def compilation(variant: Variant, targets: Sequence[str]) -> Sequence[Job]:
     return jobs_for(variant, targets)
 
 
-def compile_for(path: Path, jobs: Sequence[Job], progress: Progress = silent) -> tuple[Compiled, ...]:
-    """Compile a rendered module for each job."""
+def compile_for(
+    variant: Variant, path: Path, jobs: Sequence[Job], progress: Progress = silent
+) -> tuple[Compiled, ...]:  # fmt: skip
+    """Compile a rendered module for each job; EnvironmentProblem where another build's lies there by then."""
     from flashgen.compiling import compile_all
 
     if not jobs:
         return ()
     progress(f"compiling for {', '.join(dict.fromkeys(job.target for job in jobs))}")
-    return compile_all(path, jobs)
+    compiled = compile_all(path, jobs)
+    _expect_unchanged(variant, path)
+    return compiled
+
+
+def _expect_unchanged(variant: Variant, path: Path) -> None:
+    from flashgen.codegen import identity
+    from flashgen.codegen.package_identity import package_identity
+
+    ours, there = identity(variant), package_identity(path)
+    if there is None or (there.spec, there.templates) != (ours.spec, ours.templates):
+        raise EnvironmentProblem(
+            f"{path} was changed while it was being compiled, by another build or by hand; expected it to stay as it "
+            "was rendered: build it again"
+        )
 
 
 def expect_compiled(path: Path, compiled: Sequence[Compiled]) -> None:

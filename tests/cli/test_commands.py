@@ -17,11 +17,12 @@ import flashgen.compiling
 import flashgen.verify
 from flashgen import choices
 from flashgen.cli import doctor, main
-from flashgen.codegen import load_module
+from flashgen.codegen import generate, load_module
 from flashgen.compiling import Compiled, Job
 from flashgen.runtime.config import Config
 from flashgen.runtime.gpus import GPUS
 from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.spec import load
 from flashgen.tuning import presets
 from flashgen.tuning.cache import write_record
 from flashgen.verify import CaseResult, Report
@@ -158,6 +159,21 @@ def test_a_package_that_changes_while_it_is_proven_is_not_called_proven(
     assert ended.code == 2
     assert ended.err.startswith("error: generated/band was changed while it was being proven")
     assert "verified" not in ended.out
+
+
+def test_a_package_that_another_build_replaces_while_it_is_compiled_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced(path: Path, jobs: list[Job]) -> tuple[Compiled, ...]:
+        spec = {"name": "band", "dtype": "float32", "head_dim": 16, "causal": True}
+        generate(load(spec), path.parent)
+        return tuple(map(Compiled, jobs))
+
+    monkeypatch.setattr(flashgen.compiling, "compile_all", replaced)
+    ended = run("build", "band", "--no-verify", "--no-tune", "--target", "sm_80")
+    assert ended.code == 2
+    assert "error: generated/band was changed while it was being compiled" in ended.err
+    assert "sm_80" not in ended.out.partition("compiling for sm_80")[2]
 
 
 def test_an_unknown_target_is_refused_before_anything_is_written(run: Run) -> None:
