@@ -140,6 +140,17 @@ def test_it_gives_the_same_tokens(made_of: Callable[[], Any]) -> None:
     assert torch.equal(comparing.greedy(made, inputs, 8), expected)
 
 
+@pytest.mark.parametrize("kept", [1, 3])
+def test_layers_that_take_some_of_the_queries_take_their_masks(kept: int) -> None:
+    made, seen = eager(sliced_masks), torch.ones_like(WORDS)
+    # Between tokens, where keys say which are padding.
+    seen[0, 5:9] = 0
+    inputs = {"input_ids": WORDS, "attention_mask": seen, "logits_to_keep": kept}
+    expected = made(**inputs).logits
+    made.set_attn_implementation("generated")
+    assert near(made(**inputs).logits, expected)
+
+
 @pytest.mark.skipif(filled_masks not in DECODERS, reason="this transformers forgets causality where no mask is made")
 def test_a_model_that_reads_its_mask_does_so_in_a_static_cache() -> None:
     made, inputs = eager(filled_masks), {"input_ids": WORDS, "attention_mask": torch.ones_like(WORDS)}

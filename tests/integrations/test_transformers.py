@@ -11,7 +11,6 @@ import torch
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
 
-from test_batching import eager, shares_keys  # noqa: E402
 from transformers.generation.continuous_batching.model_runner import ModelRunner  # noqa: E402
 
 from flashgen.errors import ModelError, UsageError  # noqa: E402
@@ -83,16 +82,6 @@ def test_padding_between_the_tokens_is_not_read() -> None:
     expected = comparing.results(made, inputs)
     made.set_attn_implementation("generated")
     assert all(map(near, comparing.results(made, inputs), expected))
-
-
-@pytest.mark.parametrize("kept", [1, 3])
-def test_layers_that_take_some_of_the_queries_take_their_masks(kept: int) -> None:
-    made, inputs = eager(shares_keys), comparing.sample("Gemma 3", SIZE)
-    # Between tokens, where keys say which are padding.
-    inputs["attention_mask"][0, 5:9] = 0
-    expected = made(**inputs, logits_to_keep=kept).logits
-    made.set_attn_implementation("generated")
-    assert near(made(**inputs, logits_to_keep=kept).logits, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
