@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
-from flashgen.flex.blocks import check_lists, hides_more, mask_of_blocks
+from flashgen.flex.blocks import check_lists, hides_more, like_mask_of_blocks, mask_of_blocks
 from flashgen.flex.kernels import kernels_for
 from flashgen.flex.mods import Mod
 
@@ -63,7 +63,8 @@ def flex_attention(
     mask_mod = None if block_mask is None else _mask_mod(block_mask, batch, heads, q_len, kv_len)
     # torch.compile, which may not know the lengths, decides by an `if` alone.
     many_queries = True if q_len > kv_len else False  # noqa: SIM210
-    kernels, values = kernels_for(score_mod, mask_mod, many_queries)
+    like = _like(mask_mod, block_mask) if torch.compiler.is_compiling() else None
+    kernels, values = kernels_for(score_mod, mask_mod, many_queries, like)
     query = kernels.beside(query, values)
     arguments = kernels.arguments(values, (batch, heads, q_len, kv_len), query.device)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
@@ -120,6 +121,13 @@ def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len:
         return block_mask.mask_mod
     check_lists(block_mask, batch, heads)
     return mask_of_blocks(block_mask)
+
+
+def _like(mask_mod: Mod | None, block_mask: BlockMask | None) -> Mod | None:
+    """What torch.compile finds the kernels of a mask of listed blocks by; None for another mask."""
+    if block_mask is None or mask_mod is None or mask_mod is block_mask.mask_mod:
+        return None
+    return like_mask_of_blocks(block_mask)
 
 
 def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:

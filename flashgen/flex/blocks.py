@@ -67,21 +67,13 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
     Pairs in full blocks are seen, those in others where a mask_mod shows them, if there is one. A matrix of the blocks
     is made where they have changed; torch.compile makes it in its graph.
     """
-    listed: tuple[Any, ...] = (block_mask.kv_num_blocks, block_mask.kv_indices)
-    full: tuple[Any, ...] = ()
-    if block_mask.full_kv_indices is not None:
-        full = (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-    own = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
-    # Blocks of one sequence, or one head, are those of all.
-    sides = *block_mask.BLOCK_SIZE, listed[1].shape[0] > 1, listed[1].shape[1] > 1
+    own, sides, listed, full = _taken_apart(block_mask)
     width = _width(block_mask)
-    if torch.compiler.is_compiling():
-        return _joined(lambda *lists: functools.partial(_is_listed, *sides, width, lists), own, listed, full)
 
     def in_blocks(*lists: torch.Tensor) -> Mod:
         return functools.partial(_is_in_block, *sides, _matrix(width, *lists))
 
-    if not all(map(_tells_of_changes, (*listed, *full))):
+    if torch.compiler.is_compiling() or not all(map(_tells_of_changes, (*listed, *full))):
         return _joined(in_blocks, own, listed, full)
     parts = (*listed, *full, own)
     # Whoever assigns to `data` makes a list another without a version more.
@@ -94,6 +86,29 @@ def mask_of_blocks(block_mask: BlockMask) -> Mod:
             known = _Kept(parts, state, _joined(in_blocks, own, listed, full))
         setattr(block_mask, _KEPT, known)
     return known.mask
+
+
+def like_mask_of_blocks(block_mask: BlockMask) -> Mod:
+    """A mask mod of the same code and kinds of values as `mask_of_blocks` gives, of what torch.compile was handed: a
+    matrix that is made in its graph, where lengths may be any, is not there for kernels to be found by.
+    """
+    own, sides, listed, full = _taken_apart(block_mask)
+    return _joined(lambda _, places, *__: functools.partial(_is_in_block, *sides, places != 0), own, listed, full)
+
+
+def _taken_apart(
+    block_mask: BlockMask,
+) -> tuple[Mod | None, tuple[int, int, bool, bool], tuple[Any, ...], tuple[Any, ...]]:
+    """The mask_mod if there is one, what the places of a pair's block follow from, and the lists."""
+    listed: tuple[Any, ...] = (block_mask.kv_num_blocks, block_mask.kv_indices)
+    full: tuple[Any, ...] = ()
+    if block_mask.full_kv_indices is not None:
+        full = (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    own = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
+    # Blocks of one sequence, or one head, are those of all.
+    rows, columns = block_mask.BLOCK_SIZE
+    sides = rows, columns, listed[1].shape[0] > 1, listed[1].shape[1] > 1
+    return own, sides, listed, full
 
 
 def _tells_of_changes(listed: torch.Tensor) -> bool:
@@ -131,13 +146,6 @@ def _is_seen(own: Mod, listed: Mod, full: Mod | None, b: Any, h: Any, q: Any, k:
     # A mask of integers shows what is not 0.
     seen = torch.where(listed(b, h, q, k), own(b, h, q, k), False)
     return seen if full is None else seen | full(b, h, q, k)
-
-
-def _is_listed(
-    rows: int, columns: int, by_sequence: bool, by_head: bool, width: int, lists: tuple[torch.Tensor, ...],
-    b: Any, h: Any, q: Any, k: Any,
-) -> torch.Tensor:  # fmt: skip
-    return _is_in_block(rows, columns, by_sequence, by_head, _matrix(width, *lists), b, h, q, k)
 
 
 def _is_in_block(

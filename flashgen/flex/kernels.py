@@ -126,10 +126,15 @@ def _let_go(phase: str, info: Mapping[str, int]) -> None:
 gc.callbacks.append(_let_go)
 
 
-def kernels_for(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool) -> tuple[Kernels, list[Any]]:
-    """The kernels of two mods, and the values that these capture now."""
+def kernels_for(
+    score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, like: Mod | None = None
+) -> tuple[Kernels, list[Any]]:
+    """The kernels of two mods, and the values that these capture now.
+
+    torch.compile finds them by `like` in the place of a mask mod that has what is made in its graph.
+    """
     if torch.compiler.is_compiling():
-        shape, leaves = taken_apart((score_mod, mask_mod))
+        shape, leaves = taken_apart((score_mod, mask_mod if like is None else like))
         made_inside = [each for each in leaves if is_made_inside(each)]
         if any(each.__code__.co_freevars for each in made_inside):
             torch._dynamo.graph_break(msg=MADE_INSIDE)

@@ -287,6 +287,23 @@ def test_numbers_of_partials_and_blocks_are_those_of_the_call_with_dynamic_shape
         assert torch.equal(attention(*given), flex_attention(*given))
 
 
+@pytest.mark.parametrize("mask", [noop_mask, mods.causal])
+def test_listed_blocks_of_other_lengths_compile_nothing_anew(mask: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    attention = torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=True)
+    for length in (40, 56, 72):
+        rows = -(-length // 16)
+        listed = (torch.arange(rows, dtype=torch.int32, device=DEVICE)[:, None] + torch.arange(2, device=DEVICE)) % rows
+        counts = torch.full((1, 1, rows), 2, dtype=torch.int32, device=DEVICE)
+        blocks = BlockMask.from_kv_blocks(
+            counts, listed[None, None], BLOCK_SIZE=16, mask_mod=mask, seq_lengths=(length, length),
+            compute_q_blocks=False,
+        )  # fmt: skip
+        given = (*inputs(length), None, blocks)
+        with torch._dynamo.config.patch(error_on_recompile=length > 40):
+            assert torch.equal(attention(*given), flex_attention(*given))
+
+
 def test_other_tensors_in_a_mod_that_is_handed_in_compile_nothing_anew() -> None:
     torch._dynamo.reset()
     attention = torch.compile(lambda mod, *qkv: flex_attention(*qkv, mod), backend="eager", fullgraph=True)
