@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, walk
+from flashgen.lang.powers import factors, is_of_two
 from flashgen.lang.variables import K
 
 # Of many instructions, with branches for the ends of their range.
 _LONG = frozenset({"log", "log2", "sin", "cos", "tan", "erf"})
 _DIVISIONS = frozenset({"truediv", "quotient", "floordiv", "mod", "floordiv_by", "remainder_of"})
-# Powers that are products are short.
-_SHORT_EXPONENTS = range(9)
 
 
 def has_long_functions(logit: Expr) -> bool:
@@ -35,8 +34,7 @@ def _is_long(node: Expr) -> bool:
     if not isinstance(node, Op):
         return False
     if node.name == "pow" and node.type is Type.FLOAT:
-        exponent = node.args[1]
-        return not (isinstance(exponent, Const) and exponent.value in _SHORT_EXPONENTS)
+        return not (factors(node) or is_of_two(node))
     return node.name in _LONG
 
 

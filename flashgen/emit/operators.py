@@ -13,6 +13,7 @@ from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
 from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
+from flashgen.lang.powers import factors, is_of_two
 from flashgen.lang.show import BITWISE, SYMBOLS
 
 _INFIX = BITWISE | {name: SYMBOLS[name] for name in ("add", "sub", "mul", "truediv", *COMPARISONS)}
@@ -23,8 +24,6 @@ _CALLS = {
 # Triton's own leave NaN out.
 _OF_FLOATS = {"min": "float_min", "max": "float_max"}
 _MAY_OVERFLOW = frozenset({"add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "not"})
-# A power up to this one is written as a product.
-_LARGEST_PRODUCT = 8
 
 
 @dataclass
@@ -146,13 +145,12 @@ class Operators:
         return self.converted(shifted, "int32") if self.ranges.fits_int32(node) else shifted
 
     def _pow(self, node: Op, operands: Sequence[Text]) -> Text:
-        base, exponent = node.args
-        if isinstance(exponent, Const) and exponent.value in range(1, _LARGEST_PRODUCT + 1):
+        if factors(node):
             product = operands[0]
-            for _ in range(1, int(exponent.value)):
+            for _ in range(1, factors(node)):
                 product = binary("*", product, operands[0])
             return product
-        if isinstance(base, Const) and base.value == 2:
+        if is_of_two(node):
             return self.dialect.call("exp2", operands[1])
         return call("power" if node.type is Type.FLOAT else "integer_power", *operands)
 

@@ -112,13 +112,13 @@ def _mask_mod(block_mask: BlockMask, batch: int, heads: int, q_len: int, kv_len:
             "`part = whole[:, :, 3]; part.mask_mod = whole.mask_mod`, with q_idx moved on by the queries left out"
         )
     made_for = block_mask.seq_lengths
-    # That of torch's own for no mask at all has no lengths of its own.
-    if made_for != (q_len, kv_len) and min(block_mask.BLOCK_SIZE) < 2**30:
+    # That of torch's own for no mask at all has no lengths of its own, and one block.
+    is_one_block = min(block_mask.BLOCK_SIZE) >= 2**30
+    if made_for != (q_len, kv_len) and not is_one_block:
         raise ValueError(f"block_mask is for lengths {tuple(made_for)}; expected one for {(q_len, kv_len)}")
-    if min(block_mask.BLOCK_SIZE) >= 2**30:
-        return None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
-    if block_mask.mask_mod is not noop_mask and not hides_more(block_mask):
-        return block_mask.mask_mod
+    own = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
+    if is_one_block or (own is not None and not hides_more(block_mask)):
+        return own
     check_lists(block_mask, batch, heads)
     return mask_of_blocks(block_mask)
 

@@ -59,10 +59,12 @@ def sees_a_run(mask_function: MaskFunction, device: torch.device | str = "cpu") 
     So it is with the causal, sliding, chunked and packed masks of transformers; unions with other masks are of any
     kind, within documents too. `device` is where the tensors are that the function reads.
     """
-    plain = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
-    if mask_function in plain or is_causal_window(mask_function):
+    if mask_function in (masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         return True
-    return _code(mask_function) is _JOINED and not _has_a_union(mask_function, device)
+    if _code(mask_function) is not _JOINED:
+        return False
+    is_known = _is_open(mask_function) and None not in map(_ends_of, _parts(mask_function))
+    return is_known or not _has_a_union(mask_function, device)
 
 
 def is_causal_window(mask_function: MaskFunction) -> bool:
@@ -121,16 +123,22 @@ def _ends(mask_function: MaskFunction, q: torch.Tensor) -> _Ends | None:
     """By what transformers' own functions say; None where another one has a say."""
     found = []
     for part in _parts(mask_function):
-        code = _code(part)
-        known = [ends for own, names, ends in _ENDS if own is code and own.co_freevars == names]
-        if not known:
+        ends_of = _ends_of(part)
+        if ends_of is None:
             return None
-        found.append(known[0](q, **_variables(part)))
+        found.append(ends_of(q, **_variables(part)))
     first, last = zip(*found, strict=True)
-    return _joined(torch.maximum, first), _joined(torch.minimum, last)
+    return _nearest(torch.maximum, first), _nearest(torch.minimum, last)
 
 
-def _joined(by: Callable[..., torch.Tensor], ends: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+def _ends_of(part: MaskFunction) -> Callable[..., _Ends] | None:
+    """What says the ends by a mask function of transformers; None for another."""
+    code = _code(part)
+    known = [ends for own, names, ends in _ENDS if own is code and own.co_freevars == names]
+    return known[0] if known else None
+
+
+def _nearest(by: Callable[..., torch.Tensor], ends: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
     known = [end for end in ends if end is not None]
     return reduce(by, known) if known else None
 

@@ -85,6 +85,9 @@ def test_gradients_beside_rows_of_a_bias_wait_for_nothing_without_a_mask(causal:
         ("score * exp(-0.001 * (q - k))", {}),
         ("score - sqrt(abs(q - k))", {}),
         ("score ** 2.0 + score", {}),
+        # A product, and exp2.
+        ("score ** 3.0 + score", {}),
+        ("score * 2.0 ** (-0.001 * (q - k))", {}),
         # Of each key, and of each row, once.
         ("score + log(1.0 + k) + sin(1.0 * q)", {}),
         ("score + table[h, k % 64]", {"inputs": TABLE}),
