@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.analysis.packed import begin_of, has_room, stride_of_sums
 from flashgen.analysis.registers import divides_keys, has_long_functions, has_lookups
+from flashgen.analysis.uniform import Uniform, uniform_of
 from flashgen.lang.bounds import KeyRange, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
@@ -136,9 +137,30 @@ class Facts:
         return logits(self.variant.score, self.variant.mask)
 
     @cached_property
+    def uniform(self) -> Uniform | None:
+        """Which tiles read inputs at one place, where their corners say so of some."""
+        return uniform_of(self.variant, self.logits.pair, self.ranges, self.truth.some)
+
+    @cached_property
+    def usual_logit(self) -> Expr:
+        """The logit in most full tiles."""
+        uniform, pair = self.uniform, self.logits.pair
+        return pair if uniform is None or uniform.share < 0.5 else uniform.in_tile(pair)
+
+    @cached_property
     def has_long_functions(self) -> bool:
         """Whether a function of many instructions is taken of each pair."""
         return has_long_functions(self.logits.pair)
+
+    @cached_property
+    def usually_has_long_functions(self) -> bool:
+        """The same in most full tiles."""
+        return has_long_functions(self.usual_logit)
+
+    @cached_property
+    def usually_has_lookups(self) -> bool:
+        """Whether in most full tiles each pair reads an element from anywhere, or is divided by what is no constant."""
+        return has_lookups(self.usual_logit)
 
     @cached_property
     def has_lookups(self) -> bool:

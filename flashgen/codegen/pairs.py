@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import overload
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
@@ -63,6 +64,18 @@ class Function:
         return self.body.result
 
 
+@overload
+def named_apart(function: Function, known: Sequence[Function], *suffixes: str) -> Function: ...
+
+
+@overload
+def named_apart(function: None, known: Sequence[Function], *suffixes: str) -> None: ...
+
+
+@overload
+def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None: ...
+
+
 def named_apart(function: Function | None, known: Sequence[Function], *suffixes: str) -> Function | None:
     """A function under the first name, its own or one with a suffix, by which no other one says something else."""
     if function is None:
@@ -83,12 +96,14 @@ class Pairs:
     """How a kernel gets from the dot products of a tile to its logits; `ends` is the test that a key exists, for tiles
     that need the mask, where they are to ask for it.
 
-    `score` is None where the logit is the dot product times `qk_scale`; `spread` where it is less than a whole tile.
+    `score` computes `pair`, or is None where the logit is the dot product times `qk_scale`; `spread` where it is less
+    than a whole tile.
     `factor` is what the score is still to be multiplied by, "" for nothing. `row` is what is left out of the logits,
     constant along a row; logits are in units of log2, or `natural`.
     """
 
     score: Function | None
+    pair: Expr
     spread: bool
     mask: Function | None
     ends: Fragment
@@ -157,7 +172,7 @@ def pairs(facts: Facts, prologue: Prologue, given: Given = NOTHING, *, apart: bo
         key = "col" if clamps_k else "k"
         ends = Fragment(results=(f"{key} < kv_len",), reads=(key, "kv_len"))
     # A score that ignores the keys, or the queries, is spread over the tile.
-    return Pairs(score, not facts.logit_of_pairs, mask, ends, clamps_k, factor, found.row, found.natural)
+    return Pairs(score, pair, not facts.logit_of_pairs, mask, ends, clamps_k, factor, found.row, found.natural)
 
 
 def _reads_tensors_along_k(given: Given, *exprs: Expr) -> bool:

@@ -87,6 +87,10 @@ class Ranges:
                     self._known[node] = self._compute(node)
         return self._known[expr]
 
+    def assume(self, expr: Expr, interval: Interval) -> None:
+        """Take this for the interval of an expression, for all of which it is part and nobody has asked yet."""
+        self._known[expr] = interval
+
     def may_wrap(self, expr: Expr) -> bool:
         """Whether an INT expression may pass 64 bits, so that its value is what they hold of it."""
         if not isinstance(expr, Op | Reduction) or expr.type is not Type.INT:

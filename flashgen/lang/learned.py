@@ -30,7 +30,7 @@ from flashgen.lang.nodes import (
     var,
     variables,
 )
-from flashgen.lang.tiles import tile_range
+from flashgen.lang.places import one_place
 from flashgen.lang.variables import K_FIRST, KV_LEN, Q_FIRST, Q_LEN, B, H, K, Q
 
 _DISTANCE = var("q - k", Type.INT)  # no name of the language, so that it meets none
@@ -142,23 +142,6 @@ def _gathered(node: Expr) -> Expr:
 def steps_with_each(gather: Gather) -> bool:
     """Whether an index is another one for each query or each key, so that no tile reads at one place."""
     return any({Q, K} & linear(index).terms.keys() for index in gather.indices)
-
-
-def one_place(indices: Sequence[Expr]) -> Expr | None:
-    """Whether all pairs of a tile have the same indices, from the tile's corners."""
-    whole: Expr = TRUE
-    for index in indices:
-        found = tile_range(index)
-        if found.low is None or found.high is None or "score" in variables(index):
-            return None
-        if found.low is not found.high:
-            gap = linear(found.low) - linear(found.high)
-            low = Linear({atom: c for atom, c in gap.terms.items() if c > 0}, gap.constant)
-            high = Linear({atom: -c for atom, c in gap.terms.items() if c < 0}, 0)
-            whole = op("and", whole, op("eq", expression(low), expression(high)))
-    whole = fold(whole)
-    is_free = not variables(whole) & {"q", "k"}  # a reduction over the tile's rows or columns reads them
-    return whole if is_free and whole is not FALSE else None
 
 
 def _own(gather: Gather, sizes: Sequence[Expr], ranges: Ranges) -> Own | None:

@@ -61,17 +61,14 @@ class TileTruth:
 
 def tile_truth(mask: Expr, ranges: Ranges | None = None) -> TileTruth:
     """What the corners of a tile say of a bool expression; without `ranges`, of inputs whose integers have 32 bits."""
-    found = _Tiles(ranges or assumed()).of(mask)
+    found = Tiles(ranges or assumed()).of(mask)
     return TileTruth(fold(found.low or FALSE), fold(TRUE if found.high is None else found.high))
 
 
-def tile_range(expr: Expr) -> Range:
-    """What the corners of a tile say of a numeric expression."""
-    return _Tiles(assumed()).of(expr)
-
-
 @dataclass
-class _Tiles:
+class Tiles:
+    """Works the ranges of expressions out, each node once."""
+
     ranges: Ranges
     _known: dict[Expr, Range] = field(default_factory=dict)
     _reduced: dict[Expr, bool] = field(default_factory=dict)

@@ -49,8 +49,8 @@ IDENTITY = runtime.Identity(
     variant="relative_bias",
     spec="1ac005f31918",
     templates={
-        "forward": "a00b4862e396",
-        "backward_q": "505cf397718a",
+        "forward": "dbbf510f3158",
+        "backward_q": "0fe63f46da29",
         "backward_kv": "ff181f876efe",
         "decode": "6a9eebfe6f5a",
         "decode_paged": "3388ad7365c2",

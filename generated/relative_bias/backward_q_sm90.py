@@ -22,16 +22,8 @@ from flashgen.runtime.device.sm90.sequences import head_of, hide_if_none, if_any
 from flashgen.runtime.device.sm90.tiles import load_tile
 from flashgen.runtime.device.sm90.work_tiles import queries_at
 
-from .forward_sm90 import _work
-from .pair import _is_uniform, _score, _uniform_score
-
-
-@gluon.jit
-def _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
-    """Whether there is a tile i, all of whose pairs read at one place."""
-    k_first = (num_tiles - 1 - i) * BN
-    k_last = gl.minimum(k_first + BN, kv_len) - 1
-    return (i < num_tiles) & _is_uniform(k_first, k_last, q_first, q_last)
+from .forward_sm90 import _is_uniform_key_tile, _work
+from .pair import _score, _uniform_score
 
 
 @gluon.jit

@@ -27,7 +27,7 @@ from flashgen.runtime.device.sm90.softmax import packed, softmax_step_natural
 from flashgen.runtime.device.sm90.tiles import tile_at
 from flashgen.runtime.device.sm90.work_tiles import other_range, query_tile
 
-from .pair import _score
+from .pair import _is_uniform, _score, _uniform_score
 
 
 @gluon.jit
@@ -38,6 +38,14 @@ def _work(work_tile, batch, heads, q_len, kv_len, sequences, BM: gl.constexpr):
     begin_k, num_keys = other_range(work_tile, cu_seqlens_k_ptr, b, kv_len)
     row0 = tile * BM
     return b, h, row0, begin_q, q_len, begin_k, num_keys
+
+
+@gluon.jit
+def _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN: gl.constexpr):
+    """Whether there is a tile i, all of whose pairs read at one place."""
+    k_first = (num_tiles - 1 - i) * BN
+    k_last = gl.minimum(k_first + BN, kv_len) - 1
+    return (i < num_tiles) & (q_first <= q_last) & _is_uniform(k_first, k_last, q_first, q_last)
 
 
 @gluon.jit
@@ -175,6 +183,8 @@ def _consumer(
         rows = row0 + gl.arange(0, ROWS, layout=row_layout)
         # Rows beyond the last are taken as the last: they read what exists.
         q = (gl.minimum(rows, last_row(cu_seqlens_k_ptr, num_keys, q_len)) + (kv_len - q_len))[:, None]
+        q_first = row0 + (kv_len - q_len)
+        q_last = gl.minimum(row0 + ROWS, q_len) - 1 + (kv_len - q_len)
         rel_base = rel_ptr + h.to(gl.int64) * stride_rel_0
 
         # Its first tile of keys, as if it were mixed.
@@ -202,20 +212,38 @@ def _consumer(
         pairs = packed(p, out_s.dtype)
 
         # The other tiles: each row sees each key.
-        for i in range(1, gl.where(begins, num_tiles, 0)):
-            # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
-            last = v_channel.slot(n)
-            n += 1
-            slot = k_channel.slot(n)
-            scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
-            start = (num_tiles - 1 - i) * BN
-            qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
-            k_channel.release(slot)
-            k = start + gl.arange(0, BN, layout=col_layout)[None, :]
-            x = _score(qk, q, k, rel_base, scale)
-            p, alpha, m, l = softmax_step_natural(x, m, l)
-            acc = finish_product(product, alpha, last, v_channel, shape)
-            pairs = packed(p, out_s.dtype)
+        # Runs of uniform ones, all of whose pairs read at one place, and of others.
+        i = gl.where(begins, 1, num_tiles)
+        while i < num_tiles:
+            while _is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+                # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
+                last = v_channel.slot(n)
+                n += 1
+                slot = k_channel.slot(n)
+                scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
+                start = (num_tiles - 1 - i) * BN
+                qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
+                k_channel.release(slot)
+                x = _uniform_score(qk, start, q_first, rel_base, scale)
+                p, alpha, m, l = softmax_step_natural(x, m, l)
+                acc = finish_product(product, alpha, last, v_channel, shape)
+                pairs = packed(p, out_s.dtype)
+                i += 1
+            while (i < num_tiles) & ~_is_uniform_key_tile(i, num_tiles, kv_len, q_first, q_last, BN):
+                # Start the scores of this tile and the product of the last one; the softmax runs beside the product.
+                last = v_channel.slot(n)
+                n += 1
+                slot = k_channel.slot(n)
+                scores, product = start_step(q_tile, zero, pairs, acc, slot, last, shared, channels, CONSUMER, shape)
+                start = (num_tiles - 1 - i) * BN
+                qk = warpgroup_mma_wait(shape.PRODUCTS, deps=(scores,))
+                k_channel.release(slot)
+                k = start + gl.arange(0, BN, layout=col_layout)[None, :]
+                x = _score(qk, q, k, rel_base, scale)
+                p, alpha, m, l = softmax_step_natural(x, m, l)
+                acc = finish_product(product, alpha, last, v_channel, shape)
+                pairs = packed(p, out_s.dtype)
+                i += 1
 
         q_channel.release(q_slot)
         n += 1

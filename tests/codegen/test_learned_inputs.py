@@ -56,9 +56,9 @@ def _add_up(
 {% for line in prologue %}
     {{ line }}
 {% endfor %}
-    first, stop = 0, kv_len
+    first, stop = 0, {{ stop }}
 {% if v.rest %}
-{{ learned.narrow(v) | indent(4, first=True) }}
+{{ learned.narrow(v, stop != "kv_len") | indent(4, first=True) }}
 {% endif %}
 {{ learned.declare(v) | indent(4, first=True) }}
     for start in range(first, stop, BN):
@@ -81,7 +81,8 @@ def variant(shape: list[str | int], score: str, **more: Any) -> Variant:
 class Problem:
     """A variant's kernel on one problem: random scores, a random gradient of the modified scores, random inputs."""
 
-    def __init__(self, variant: Variant, q_len: int, kv_len: int, folder: Path) -> None:
+    def __init__(self, variant: Variant, q_len: int, kv_len: int, folder: Path, stop: str = "kv_len") -> None:
+        """`stop` is where the kernel's loop over the keys ends."""
         self.variant, self.q_len, self.kv_len = variant, q_len, kv_len
         shape = (BATCH, HEADS, q_len, kv_len)
         generator = torch.Generator().manual_seed(q_len * 1000 + kv_len)
@@ -102,6 +103,7 @@ class Problem:
             arguments=self.arguments,
             prologue=self._prologue.lines,
             q_offset=q_offset(facts_of(variant)),
+            stop=stop,
         )  # fmt: skip
         path = folder / "add_up.py"
         path.write_text(f"{import_block(text, {})}\n{text}")
@@ -214,6 +216,15 @@ def test_the_rest_is_what_tiles_of_one_element_leave(name: str, q_len: int, kv_l
     assert shared
     problem.ds_out = pairs
     torch.testing.assert_close(found, problem.expected(), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_see_no_key_leave_nothing_to_walk(tmp_path: Path) -> None:
+    """The last key that a causal tile of queries sees lies before the first one here."""
+    q_len, kv_len = 150, 40
+    problem = Problem(VARIANTS["distances"], q_len, kv_len, tmp_path, stop="tl.minimum(q_last + 1, kv_len)")
+    blind = (q_len - kv_len) // BM * BM  # rows of tiles that see nothing
+    problem.ds_out[:, :, :blind] = torch.nan
+    assert problem.computed(False, rest=True).isfinite().all()
 
 
 def test_a_kernel_without_smooth_dependence_has_no_code() -> None:

@@ -68,7 +68,12 @@ PLACES = list(places(SIZES["q_len"], SIZES["kv_len"]))
             Sharing.DIAGONAL,
             "h * 3 + where(k > q, 2, min(abs(k - q), 1))",
             "h * 3 + where(k - q_first > 0, 2, min(abs(k - q_first), 1))",
-            None,
+            "where(q_last < k_first, 2, where(q_first < k_last, "
+            "min(2, clamp(0, max(k_first - q_last, -(k_last - q_first)), 1)), "
+            "clamp(0, max(k_first - q_last, -(k_last - q_first)), 1))) == "
+            "where(q_last < k_first, 2, where(q_first < k_last, "
+            "max(2, clamp(-(k_first - q_last), k_last - q_first, 1)), "
+            "clamp(-(k_first - q_last), k_last - q_first, 1)))",
         ),
         (
             "h, clamp(q // 4 + k // 4, 0, 2)",
@@ -97,6 +102,8 @@ INDICES = st.one_of(
     st.sampled_from([
         "q", "k", "q - k", "k - q + 1", "clamp(q - k, -1, 1) + 1", "abs(q - k)", "2 * (q - k) + off[h]", "q // 2", "h",
         "where(k > q, 1, 0) + min(abs(k - q), 2)", "floor(2.5 - (q - k) / 2)", "doc[b, q]",
+        "where(q - k < 2, q - k, min(2 + floor(log((q - k) / 2.0) * gain), 3))", "floor(abs(q - k) / gain)",
+        "floor(exp(0.3 * (k - q)))", "floor(sqrt(abs(q - k)))",
         "doc[b, q - k + 2]", "(q - k) % 3", "q // 3 - k // 3", "1", "(q - k) // 2 + h", "min(q, k)",
     ]),
 )  # fmt: skip

@@ -149,6 +149,12 @@ class BackwardKvSm90View:
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
     @property
+    def uniform_call(self) -> str:
+        """The logits of a uniform tile."""
+        assert self.uniform is not None
+        return self.uniform.logits(_SPREAD)
+
+    @property
     def uniform_names(self) -> tuple[str, ...]:
         """What says whether a tile of queries is uniform, beside its number."""
         assert self.uniform is not None

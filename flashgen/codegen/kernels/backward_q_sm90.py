@@ -25,7 +25,7 @@ from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
-from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
+from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.variables import Q_FIRST
 
@@ -69,6 +69,8 @@ class BackwardQSm90View:
     sizes: tuple[str, ...]
     unspecialized: tuple[str, ...]
     uniform: UniformTiles | None
+    uniform_test: KeyTileTest | None
+    own_test: KeyTileTest | None
 
     @property
     def producer_sizes(self) -> tuple[str, ...]:
@@ -93,19 +95,14 @@ class BackwardQSm90View:
         return (*(f for f in (self.score, self.mask) if f is not None), *uniform)
 
     @property
+    def uniform_call(self) -> str:
+        """The logits of a uniform tile."""
+        assert self.uniform is not None
+        return self.uniform.logits(_SPREAD, k_first="start")
+
+    @property
     def logit(self) -> str:
         return "qk" if self.score is None else "x"
-
-    @property
-    def uniform_names(self) -> tuple[str, ...]:
-        """What says whether a tile of keys is uniform, beside its number."""
-        assert self.uniform is not None
-        read = sorted({*self.uniform.test.body.reads} - {"k_first", "k_last"} | {"kv_len"})
-        return tuple(dict.fromkeys(("num_tiles", *(self.keys.placed_by if self.keys else ()), *read)))
-
-    @property
-    def is_uniform(self) -> str:
-        return f"_is_uniform_key_tile(i, {', '.join(self.uniform_names)}, BN)"
 
 
 def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence[Function]) -> BackwardQSm90View:
@@ -119,6 +116,9 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
     shown = found.shown_by(mask)
     row = "" if found.row is None else prologue.inline(found.row)
     uniform = None if nonlinear or score is None else uniform_score(facts, prologue, known, along_queries=False)
+    test = None
+    if uniform is not None:
+        test = key_tile_test(uniform, forward.keys, forward.start, forward.uniform_test, "_by_query")
     functions = (score, mask, *(uniform.functions if uniform else ()))
     reads = prologue.reads.union(*(f.body.reads for f in functions if f is not None)) - {"k_first", "k_last"}
     reads |= dropout_reads(variant)
@@ -158,6 +158,8 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
             )
         ),
         uniform=uniform,
+        uniform_test=test,
+        own_test=None if test == forward.uniform_test else test,
     )
 
 

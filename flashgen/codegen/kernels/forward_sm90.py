@@ -5,10 +5,11 @@ Scores and masks come from the same functions as in the portable kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
-from flashgen.analysis.levels import COL, level
+from flashgen.analysis.levels import level
 from flashgen.codegen.arguments import (
     PACKED_SIZES,
     PAGE_SIZES,
@@ -21,33 +22,17 @@ from flashgen.codegen.arguments import (
 )
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
-from flashgen.codegen.pairs import Function, Given, Pairs, pairs
+from flashgen.codegen.pairs import Function, Pairs, pairs
+from flashgen.codegen.sm90.columns import Columns, columns_of
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
+from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
-from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import affine_in_k
-from flashgen.lang.nodes import Expr, Gather, indices, op, substitute, walk
+from flashgen.lang.nodes import Expr, op, substitute
 from flashgen.lang.variables import K_FIRST, K
 from flashgen.spec.variant import Variant
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What scores and masks read of each key alone: statements that load it, for the score and for the mask besides.
-
-    `given` has the names, `reads` what the statements read.
-    """
-
-    given: Given
-    of_score: Fragment
-    of_mask: tuple[str, ...]
-    reads: frozenset[str]
-
-    def used(self, function: Function | None) -> list[str]:
-        """The names that a function takes."""
-        return [] if function is None else [name for name in self.given.values() if name in function.body.reads]
 
 
 @dataclass(frozen=True)
@@ -93,6 +78,8 @@ class ForwardSm90View:
     logit: str
     factor: str
     mixed: Mixed
+    uniform: UniformTiles | None
+    uniform_test: KeyTileTest | None
     clamps_k: bool
     keys: KeyTiles | None
     work: Work
@@ -131,6 +118,12 @@ class ForwardSm90View:
         return f"{self.softmax_function}({self.logit}, m, l{factor}{', shift' if self.affine else ''})"
 
     @property
+    def uniform_call(self) -> str:
+        """The logits of a uniform tile."""
+        assert self.uniform is not None
+        return self.uniform.logits(_SPREAD, k_first="start")
+
+    @property
     def holds_q(self) -> bool:
         """Whether Q may stay in registers for full tiles: only where these have a loop of their own."""
         return self.keys is not None
@@ -142,28 +135,37 @@ class ForwardSm90View:
             return False
         return not self.keys.reads.isdisjoint({"q_len", "q", "q_last", *(["q_first"] if self.q_offset else [])})
 
-    def spread_columns(self, masked: bool) -> list[str]:
+    def reads_k(self, kind: str) -> bool:
+        """Whether the score of a tile of this kind, "mixed", "full" or "uniform", reads the positions of its keys."""
+        score = self.uniform.score if self.uniform and kind == "uniform" else self.score
+        return score is not None and "k" in score.body.reads
+
+    def spread_columns(self, kind: str) -> list[str]:
         """What is loaded for each key and then read with all pairs of its column.
 
         In full tiles also what the mask reads of that which the score's statements load: a variable keeps its layout in
         a loop.
         """
         loaded = self.columns.of_score.defines
-        of_mask = [name for name in self.columns.used(self.mixed.mask) if masked or name in loaded]
+        of_mask = [name for name in self.columns.used(self.mixed.mask) if kind == "mixed" or name in loaded]
         return list(dict.fromkeys([*self.columns.used(self.score), *of_mask]))
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mixed.mask) if f is not None)
+        uniform = self.uniform.functions if self.uniform else ()
+        return (*(f for f in (self.score, self.mixed.mask) if f is not None), *uniform)
 
 
-def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
-    """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others."""
+def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Function] = ()) -> ForwardSm90View:
+    """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others.
+
+    `known` are the functions that the kernels before this one define.
+    """
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
     found = pairs(facts, prologue, apart=True)
-    columns = _columns(facts, prologue)
+    columns = columns_of(facts, prologue)
     if columns.given:
         found = pairs(facts, prologue, columns.given, apart=True)
     keys = None if found.mask is None else key_tiles(facts)
@@ -172,17 +174,22 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
     found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
     masked = mixed(facts, found, prologue, columns.given, portable.mask)
     shown, found = found.shown, replace(found, mask=masked.mask)
-    epilogue = prologue.fork()
+    uniform = None
+    if found.score is not None:
+        uniform = uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
+    epilogue = (uniform.prologue if uniform else prologue).fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
-    reads |= dropout_reads(variant)
+    reads |= dropout_reads(variant) | (uniform.reads - {"k_first", "k_last"} if uniform else set())
     ordered, uneven = facts.longest_first or scheduled, keys is not None and not facts.is_window
     asked = {"kv_len", *(keys.reads if keys else ()), *(["head_group"] if ordered else [])}
     computes = reads | asked
-    reads_kv_len = keys is None or "kv_len" in reads | {*shown.reads} or is_shifted(facts, reads) or found.clamps_k
+    reads_kv_len = keys is None or uniform is not None or is_shifted(facts, reads) or found.clamps_k
+    reads_kv_len |= "kv_len" in reads | {*shown.reads}
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
     work = work_of(facts, keys, _sizes(asked))
+    start = "(num_tiles - 1 - i) * BN" if keys is None else keys.start
     used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,
@@ -194,17 +201,19 @@ def forward_sm90_view(facts: Facts, portable: ForwardView) -> ForwardSm90View:
         logit=found.logit,
         factor=found.factor,
         mixed=masked,
+        uniform=uniform,
+        uniform_test=key_tile_test(uniform, keys, start) if uniform else None,
         clamps_k=found.clamps_k,
         keys=keys,
         work=work,
-        start="(num_tiles - 1 - i) * BN" if keys is None else keys.start,
+        start=start,
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
         reads_kv_len=reads_kv_len or bool(columns.given),
         q_offset=q_offset(facts),
-        prologue=prologue.lines,
+        prologue=(*prologue.lines, *(uniform.lines if uniform else ())),
         epilogue=(*epilogue.lines, *row_shift),
         natural=found.natural,
         without_fma=facts.logits.without_fma,
@@ -254,21 +263,6 @@ def _row_shift(row: Expr, epilogue: Prologue) -> str:
     return f"row_shift = gl.zeros([ROWS], gl.float32, row_layout) + {text}"
 
 
-def _columns(facts: Facts, prologue: Prologue) -> Columns:
-    """Loads that vary along keys alone. A thread that makes them for its pairs would make those of a quarter of all."""
-    per_tile, given = prologue.fork(spelled={"k": "keys"}), dict[Expr, str]()
-    ends = []
-    for expr in (facts.logits.pair, facts.variant.mask):
-        for node in walk(expr):
-            if isinstance(node, Gather) and level(node) == COL and not indices(node) and node not in given:
-                given[node] = per_tile.name(node)
-        ends.append(len(per_tile.lines))
-    first, lines = ends[0], per_tile.lines
-    of_score = Fragment(lines[:first], defines=per_tile.defines[:first])
-    reads = frozenset(per_tile.reads) if given else frozenset[str]()
-    return Columns(given, of_score, lines[first:], reads)
-
-
 def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
     found = None if facts.logits.natural else affine_in_k(facts.logits.pair)
     if found is None:
@@ -280,9 +274,10 @@ def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
 
 
 def _score_call(found: Pairs) -> str:
-    if found.score is None:
-        return ""
-    return ("gl.zeros([ROWS, BN], gl.float32, qk_layout) + " if found.spread else "") + found.score.call
+    return "" if found.score is None else (_SPREAD if found.spread else "") + found.score.call
+
+
+_SPREAD = "gl.zeros([ROWS, BN], gl.float32, qk_layout) + "
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:
@@ -292,5 +287,7 @@ def _sizes(used: set[str]) -> tuple[str, ...]:
 
 
 FORWARD_SM90 = KernelText(
-    "forward_sm90", "out and lse, for Hopper", lambda views: forward_sm90_view(views.facts, views["forward"])
+    "forward_sm90",
+    "out and lse, for Hopper",
+    lambda views: forward_sm90_view(views.facts, views["forward"], views.functions),
 )

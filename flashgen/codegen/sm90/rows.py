@@ -66,7 +66,7 @@ def seen_rows_of(facts: Facts, score: Function | None, prologue: Prologue, known
     loads = prologue.fork(spelled={"q": "queries"})
     given = {n: loads.name(n) for n in ahead}
     function = Function("_visible", prologue.body(rest, given=given), f"{show(rest, variant.lets)}.")
-    function = named_apart(function, known, "_by_key", "_by_key_sm90") or function
+    function = named_apart(function, known, "_by_key", "_by_key_sm90")
     return SeenRows(
         lines=bounds.lines,
         rest=function,

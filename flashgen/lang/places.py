@@ -1,0 +1,107 @@
+"""Where all pairs (q, k) of a tile read an input at one place: far from the diagonal of a clamped distance, say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from flashgen.lang.fold import fold, simplify
+from flashgen.lang.intervals import INT32, assumed
+from flashgen.lang.linear import Linear, expression, linear
+from flashgen.lang.magnitudes import is_surely_finite
+from flashgen.lang.nodes import FALSE, TRUE, Expr, Op, Type, const, op, variables
+from flashgen.lang.tiles import UNKNOWN, Range, Tiles
+
+# Functions that never fall where their argument rises, over all floats or over those above 0.
+_RISING = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf"})
+_RISING_ABOVE_ZERO = frozenset({"log", "log2", "sqrt"})
+
+
+def one_place(indices: Sequence[Expr]) -> Expr | None:
+    """Whether all pairs of a tile have the same indices, from the tile's corners; None where these do not say."""
+    places = _Places(assumed())
+    equal: list[Expr] = []
+    for index in indices:
+        found = places.of(index)
+        if found.low is None or found.high is None or "score" in variables(index):
+            return None
+        if found.low is not found.high:
+            equal.append(_equal(found.low, found.high))
+    whole = fold(reduce(lambda left, right: op("and", left, right), [*places.guards, *equal], TRUE))
+    is_free = not variables(whole) & {"q", "k"}  # a reduction over the tile's rows or columns reads them
+    return whole if is_free and whole is not FALSE else None
+
+
+def _equal(low: Expr, high: Expr) -> Expr:
+    """Of integers: what both have is left out."""
+    gap = linear(low) - linear(high)
+    one = Linear({atom: c for atom, c in gap.terms.items() if c > 0}, gap.constant)
+    other = Linear({atom: -c for atom, c in gap.terms.items() if c < 0}, 0)
+    return op("eq", expression(one), expression(other))
+
+
+@dataclass
+class _Places(Tiles):
+    """The ranges of indices, by more operations than those of masks: they hold where all `guards` do.
+
+    Floats on the way to an index, as in buckets that grow with the logarithm of a distance, are to be finite, and
+    their floors to fit 32 bits.
+    """
+
+    guards: list[Expr] = field(default_factory=list)
+
+    def _arithmetic(self, expr: Op) -> Range:
+        found = self._more(expr) if expr.name in self._OWN else super()._arithmetic(expr)
+        if expr.type is Type.FLOAT and found is not UNKNOWN:
+            self._guard(*(_is_below(math.inf, end) for end in _ends(found) if not is_surely_finite(end)))
+        return found
+
+    _OWN = _RISING | _RISING_ABOVE_ZERO | {"where", "truediv", "floor"}
+
+    def _more(self, expr: Op) -> Range:
+        if expr.name == "where":
+            return self._chosen(*expr.args)
+        ranges = [self.of(arg) for arg in expr.args]
+        if any(r.low is None or r.high is None for r in ranges):
+            return UNKNOWN
+        if expr.name == "truediv":
+            return self._quotient(*ranges)
+        ((low, high),) = map(_ends, ranges)
+        if expr.name in _RISING_ABOVE_ZERO:
+            self._guard(op("gt", low, const(0.0)))
+        if expr.name == "floor":
+            self._guard(*(_is_below(-INT32.low, end) for end in (low, high)))
+            self.ranges.assume(expr, INT32)
+        return Range(op(expr.name, low), op(expr.name, high))
+
+    def _chosen(self, test: Expr, one: Expr, other: Expr) -> Range:
+        """One or the other, where all pairs of the tile take it; else what lies between the ends of both."""
+        taken, a, b = self.of(test), self.of(one), self.of(other)
+        if a.low is None or a.high is None or b.low is None or b.high is None:
+            return UNKNOWN
+        every, some = taken.low or FALSE, TRUE if taken.high is None else taken.high
+        low = op("where", every, a.low, op("where", some, op("min", a.low, b.low), b.low))
+        high = op("where", every, a.high, op("where", some, op("max", a.high, b.high), b.high))
+        return Range(simplify(low), simplify(high))
+
+    def _quotient(self, dividend: Range, divisor: Range) -> Range:
+        """By what is the same all over the tile, whatever its sign."""
+        if divisor.low is not divisor.high or divisor.low is None:
+            return UNKNOWN
+        self._guard(op("ne", divisor.low, const(0.0)))
+        low, high = (op("truediv", end, divisor.low) for end in _ends(dividend))
+        return Range(simplify(op("min", low, high)), simplify(op("max", low, high)))
+
+    def _guard(self, *conditions: Expr) -> None:
+        self.guards += [found for found in map(fold, conditions) if found is not TRUE]
+
+
+def _ends(found: Range) -> tuple[Expr, Expr]:
+    assert found.low is not None and found.high is not None
+    return found.low, found.high
+
+
+def _is_below(limit: float, end: Expr) -> Expr:
+    return op("lt", op("abs", end), const(float(limit)))
