@@ -93,12 +93,13 @@ def operator(
     `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap; one with several
     results and no derivative is `mapped` by it too if asked. `without` has the rules of one that refuses gradients.
     Where the name is taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before
-    stays in use. Unless it is `shared`: then what is registered is the same function.
+    stays in use. Unless it is `shared`: then what is registered with the same signature is the same function; with
+    another it is that of a file exported by another flashgen.
     """
     with _registering:
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-        name = next(candidate for candidate in names if shared or not hasattr(torch.ops.flashgen, candidate))
-        if not hasattr(torch.ops.flashgen, name):
+        name = next(each for each in names if not _is_taken(each) or (shared and _has_signature(each, signature)))
+        if not _is_taken(name):
             _library.define(f"{name}{signature}")
             _library.impl(name, completed or launch, "CompositeExplicitAutograd")
             torch.library.register_fake(f"flashgen::{name}", fake, lib=_library)
@@ -115,6 +116,18 @@ def operator(
     recorded = None if backward is None else _recorded(name, launch, save, backward)
     transformed = None if backward is None else _transformed(name, overload, save, backward, axes_of)
     return Operator(overload, dispatched(overload), launch, recorded, transformed)
+
+
+def _is_taken(name: str) -> bool:
+    return hasattr(torch.ops.flashgen, name)
+
+
+def _has_signature(name: str, signature: str) -> bool:
+    """Whether what is registered by this name takes and returns the same."""
+    found: bool = getattr(torch.ops.flashgen, name).default._schema == torch._C.parse_schema(
+        f"flashgen::{name}{signature}"
+    )
+    return found
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:

@@ -16,7 +16,7 @@ from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.own import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
-from flashgen.runtime.planning_paged import know
+from flashgen.runtime.planning_paged import register_paged_plan
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.without_gradients import WithoutGradients
 
@@ -30,10 +30,13 @@ _OUT = 11
 
 
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
-    """Register flashgen::<variant>_<digests>_paged, which writes out and lse; `shared` as for attention_operator."""
+    """Register flashgen::<variant>_<digests>_paged, which writes out and lse, and <...>_paged_plan, which plans for it.
+
+    `shared` as for attention_operator.
+    """
     schema = variant.signature.schema
     name = f"{'exported_' * shared}{variant.full_name}_paged"
-    know(variant)
+    register_paged_plan(variant, f"{name}_plan", shared=shared)
     own = len(variant.signature.names)
 
     def check_types(

@@ -17,7 +17,7 @@ from flashgen.runtime.decoding import programs_at_once, row_tile
 from flashgen.runtime.device.plan import plan_splits
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, extension_of, of_few_queries
 from flashgen.runtime.launching import launch
-from flashgen.runtime.operator import operator
+from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, layout_of, prepare_paged
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
@@ -87,13 +87,29 @@ class Work(NamedTuple):
         return 1 if self.extension is None else 2
 
 
-# Each variant that there is: the operator that plans has it by its full name.
-_variants: dict[str, Variant] = {}
+# That of each variant, by its full name: torch.compile looks none up by an object.
+_operators: dict[str, Operator] = {}
 
 
-def know(variant: Variant) -> None:
-    """Have plans found for a variant."""
-    _variants[variant.full_name] = variant
+def register_paged_plan(variant: Variant, name: str, *, shared: bool) -> None:
+    """Register the operator `name` that makes the plans of a variant."""
+
+    def launch(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        call, work = _asked(variant, prepare_paged, *given)
+        return *planned(call, work), _tile(call.q, work)
+
+    def fake(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        call, work = _asked(variant, _traced, *given)
+        return *_empty_plan(call.q, work), _tile(call.q, work)
+
+    _operators[variant.full_name] = operator(
+        name,
+        "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, SymInt max_seqlen_q, "
+        "SymInt? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config) -> (Tensor, Tensor, Tensor)",
+        launch,
+        fake,
+        shared=shared,
+    )
 
 
 def paged_plan(
@@ -109,10 +125,9 @@ def paged_plan(
     if v_head_dim is not None and not 1 <= check_scalar("v_head_dim", v_head_dim, int) <= MAX_HEAD_DIM:
         raise ValueError(f"v_head_dim is {v_head_dim}; expected 1 to {MAX_HEAD_DIM}")
     q, text = autocast_beside_cache(q, k_cache), config_text(config, "decode_paged")
-    items, count, tile = _PLAN(
-        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim,
-        batch_invariant, text, variant.span, variant.full_name,
-    )  # fmt: skip
+    items, count, tile = _operators[variant.full_name](
+        q, k_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, v_head_dim, batch_invariant, text
+    )
     sizes = (*planned_sizes(q, k_cache, block_table, cu_seqlens_q, max_seqlen_q), tile.shape[1])
     return PagedPlan(items, count, sizes, text, batch_invariant, variant.full_name)
 
@@ -123,16 +138,6 @@ def planned_sizes(
 ) -> tuple[int, ...]:  # fmt: skip
     """By what the items of a plan count sequences and tiles: batch, the most queries of one, heads and kv_heads."""
     return block_table.shape[0], 1 if cu_seqlens_q is None else max_seqlen_q, q.shape[1], k_cache.shape[2]
-
-
-def _plan(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    call, work = _asked(prepare_paged, *given)
-    return *planned(call, work), _tile(call.q, work)
-
-
-def _plan_shapes(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    call, work = _asked(_traced, *given)
-    return *_empty_plan(call.q, work), _tile(call.q, work)
 
 
 def _tile(q: torch.Tensor, work: Work) -> torch.Tensor:
@@ -153,10 +158,10 @@ def _traced(
 
 
 def _asked(
-    prepare: Callable[..., PagedCall],
+    variant: Variant, prepare: Callable[..., PagedCall],
     q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
-    batch_invariant: bool, config: str | None, span: int | None, variant: str,
+    batch_invariant: bool, config: str | None,
 ) -> tuple[PagedCall, Work]:  # fmt: skip
     """The call that a plan is for, and what follows from its sizes."""
     values = k_cache
@@ -166,20 +171,8 @@ def _asked(
     call = prepare(
         q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
     )
-    found = _variants[variant]
-    extension = extension_of(found, call, config)
-    return call, work_of(found, call, extension, batch_invariant, config)._replace(span=span)
-
-
-_PLAN = operator(
-    "plan_paged",
-    "(Tensor q, Tensor k_cache, Tensor block_table, Tensor seq_lens, Tensor? cu_seqlens_q, SymInt max_seqlen_q, "
-    "SymInt? max_seqlen_k, int? v_head_dim, bool batch_invariant, str? config, int? span, str variant) "
-    "-> (Tensor, Tensor, Tensor)",
-    _plan,
-    _plan_shapes,
-    shared=True,
-)
+    extension = extension_of(variant, call, config)
+    return call, work_of(variant, call, extension, batch_invariant, config)
 
 
 def _empty_plan(q: torch.Tensor, work: Work) -> tuple[torch.Tensor, torch.Tensor]:

@@ -157,6 +157,23 @@ def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
     assert first.attention(q, q, q).equal(second.attention(q, q, q))
 
 
+def test_each_of_several_files_plans_for_its_own_variant(tmp_path: Path) -> None:
+    """Through torch's dispatcher, as torch.compile and a profiler do it."""
+    specs = ({"name": "one", "causal": True}, {"name": "other", "window": {"left": 3}})
+    q, cache = torch.randn(2, 2, 16), torch.randn(4, 16, 2, 16)
+    table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
+    lengths = torch.tensor([20, 7], dtype=torch.int32)
+    for module in [exported(load(spec), tmp_path) for spec in specs]:
+
+        def step(module: ModuleType = module) -> torch.Tensor:
+            plan = module.plan_paged(q, cache, table, lengths)
+            out: torch.Tensor = module.attention_paged(q, cache, cache, table, lengths, plan=plan)
+            return out
+
+        torch.compiler.reset()
+        assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(), step())
+
+
 def test_a_name_that_two_modules_define_is_refused() -> None:
     with pytest.raises(AssertionError, match="Config is defined in config and in the generated module"):
         bundle({"__init__.py": "from flashgen import runtime\n\nruntime.Config\n\nConfig = 3\n"}, [])

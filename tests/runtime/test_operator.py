@@ -32,6 +32,18 @@ def test_registering_a_name_again_leaves_the_first_as_it_was() -> None:
     assert first(torch.zeros(1)).item() == 1.0
 
 
+def test_a_name_is_shared_by_operators_of_one_signature() -> None:
+    """One of another is of a file that another flashgen exported: torch would call it with the wrong arguments."""
+    x = torch.ones(2, device="meta")  # goes through torch's dispatcher
+    shape = lambda x: x.new_empty(x.shape)  # noqa: E731
+    first = operator("test_shared", "(Tensor x) -> Tensor", torch.clone, shape, shared=True)
+    same = operator("test_shared", "(Tensor x) -> Tensor", torch.clone, shape, shared=True)
+    other = operator("test_shared", "(Tensor x, int by) -> Tensor", torch.mul, lambda x, by: shape(x), shared=True)
+    again = operator("test_shared", "(Tensor x, int by) -> Tensor", torch.mul, lambda x, by: shape(x), shared=True)
+    assert first.overload is same.overload and other.overload is again.overload
+    assert first(x).shape == other(x, 3).shape == (2,)
+
+
 def test_a_module_may_be_imported_again(gallery_module: Callable[[str], ModuleType]) -> None:
     first = gallery_module("causal")
     again = load_module(str(first.__file__))  # type: ignore[arg-type]
