@@ -66,6 +66,13 @@ class Sizes:
 
 # Tensors that calls over a paged cache may do without.
 _MAY_BE_NONE = frozenset({"cu_seqlens_q", "k_scale", "v_scale", "out"})
+_TRACED = (torch.SymBool, torch.SymInt, torch.SymFloat)
+# What is taken for a number of a type: one that torch traces is none of Python's.
+_NUMBERS: dict[type, Any] = {
+    bool: (bool, torch.SymBool),
+    int: (int, torch.SymInt),
+    float: (int, float, torch.SymInt, torch.SymFloat),
+}
 # The default of an argument that has none.
 REQUIRED = object()
 
@@ -124,7 +131,7 @@ def check_tensors(**tensors: object) -> None:
 
 def check_scale(scale: object) -> None:
     """Refuse a scale that is neither a number nor None."""
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, _NUMBERS[float])):
         raise TypeError(f"scale is {type(scale).__name__}; expected a float")
 
 
@@ -183,7 +190,7 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
 def check_longest(**lengths: int) -> None:
     """Refuse what cannot be the most queries or keys of a sequence."""
     for name, length in lengths.items():
-        if not 1 <= length <= MAX_LENGTH:
+        if not _may_lie(length, 1, MAX_LENGTH):
             raise ValueError(f"{name} is {length}; expected 1 to {MAX_LENGTH}")
 
 
@@ -223,11 +230,12 @@ def check_scalar(name: str, value: Any, kind: type) -> Any:
     exact = type(value) is kind
     if exact and (kind is not int or _has_32_bits(value)):
         return value
-    allowed: Any = {bool: (bool,), int: (int,), float: (int, float)}[kind]
-    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, allowed):
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, _NUMBERS[kind]):
         raise TypeError(f"{name} is {shown(value)}; expected {'an int' if kind is int else f'a {kind.__name__}'}")
     if kind is int and not _has_32_bits(value):
         raise ValueError(f"{name} is {shown(value)}; expected an int of 32 bits")
+    if isinstance(value, _TRACED):
+        return torch.sym_float(value) if kind is float else value
     try:
         return kind(value)
     except OverflowError:
@@ -235,12 +243,16 @@ def check_scalar(name: str, value: Any, kind: type) -> Any:
 
 
 def _has_32_bits(value: int) -> bool:
-    if not torch.compiler.is_compiling():
-        return -(2**31) <= value < 2**31
+    return _may_lie(value, -(2**31), 2**31 - 1)
+
+
+def _may_lie(value: int, least: int, most: int) -> bool:
+    """Whether an int lies between these. Of one that a tensor holds nothing is known before compiled code runs."""
+    if isinstance(value, int) and not torch.compiler.is_compiling():
+        return least <= value <= most
     from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-    # Of one that a tensor holds nothing is known before the compiled code runs.
-    return guard_or_true(value >= -(2**31)) and guard_or_true(value < 2**31)
+    return guard_or_true(value >= least) and guard_or_true(value <= most)
 
 
 def shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import refuse_all_but_tensors, shown
+from flashgen.runtime.arguments import check_scalar, refuse_all_but_tensors, shown
 from flashgen.runtime.declared import Input, Param
 
 DROPOUT_SEED = Input("dropout_seed", torch.int64, (), lambda: (), optional=True)
@@ -29,8 +29,7 @@ def dropout_of(device: torch.device, dropout_p: Any, dropout_seed: Any) -> tuple
     `dropout_seed` is a caller's, int64 [] on the device, or None: then torch's generator of the device draws one.
     Raises TypeError or ValueError for a probability that is not one of [0, 1), or a seed that does not fit.
     """
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)):
-        raise TypeError(f"dropout_p is {shown(dropout_p)}; expected a float")
+    dropout_p = check_scalar("dropout_p", dropout_p, float)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {shown(dropout_p)}; expected a number from 0 to 1, 1 excluded")
     if dropout_seed is not None:

@@ -204,7 +204,7 @@ def layout_of(
         scale=max(abs(float(scale)), FLOAT32.tiny),
         negated=scale < 0,
         sizes=PackedSizes(batch, heads, pages.kv_heads, max_seqlen_q, longest, head_dim, v_pages.head_dim, total_q),
-        max_keys=min(room, longest),
+        max_keys=torch.sym_min(room, longest),
         num_blocks=pages.num_blocks,
         block_size=pages.block_size,
         strides=(*q_strides, *k_cache.stride()[:3], *v_cache.stride()[:3], *scales, block_table.stride(0)),
