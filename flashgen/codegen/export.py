@@ -18,7 +18,7 @@ from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.render import MODULE, identity, render
+from flashgen.codegen.render import MODULE, exported_docstring, identity, render
 from flashgen.files import write_if_changed
 from flashgen.renaming import renamed
 from flashgen.runtime.record_table import to_text
@@ -33,6 +33,10 @@ REPLACED = {
     "attention_operator": "shared_operator",
     "paged_operator": "shared_paged_operator",
 }
+
+
+# What a caller may name of the runtime beside what serving needs: the rest is not for help() and `import *`.
+_PUBLIC = ("Config", "RecordWarning")
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,14 @@ def export_module(variant: Variant, records: Iterable[Record], path: Path) -> Ex
     tables: dict[str, list[Record]] = {}
     for key, record in fitting.items():
         tables.setdefault(f"{gpu_slug(key.gpu)}.json", []).append(record)
-    source = bundle(render(variant), [(name, to_text(table)) for name, table in sorted(tables.items())])
+    texts = [(name, to_text(table)) for name, table in sorted(tables.items())]
+    source = bundle(render(variant), texts, exported_docstring(variant, path.name))
     text = formatted({"exported.py": source})["exported.py"]
     write_if_changed(path, text)
     return Exported(path, text.count("\n"), len(fitting))
 
 
-def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
+def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]], docstring: str = "") -> str:
     """The single file's source, not yet formatted.
 
     `files` are those of a rendered package; `records` are pairs of a file's name and its table of records.
@@ -93,13 +98,14 @@ def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]]) -> str:
     sources = apart({name: _source(name) for name in order}, defined)
     _refuse_clashes({**sources, **own, "the generated module": module})
     parts = [
-        _docstring(files[MODULE]),
+        docstring,
         _merged([node for source in (*sources.values(), *own.values(), module) for node in source.imports]),
         *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items()),
         "\n".join(f"EMBEDDED[{path!r}] = {text!r}" for path, text in records),
         f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in public)})",
         *(f"# {name}: {source.summary}\n{source.text}" for name, source in own.items()),
         module.text,
+        f"__all__ = {[*dict.fromkeys((*_public(module), *_public(sources['serving']), *_PUBLIC))]}",
     ]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
 
@@ -195,6 +201,10 @@ def _renamed(text: str, names: tuple[tuple[str, str], ...]) -> str:
     return renamed(text, dict(names))
 
 
+def _public(source: Source) -> list[str]:
+    return [name for name in source.names if not name.startswith("_")]
+
+
 def _refuse_clashes(sources: dict[str, Source]) -> None:
     owners: dict[str, str] = {}
     for module, source in sources.items():
@@ -213,9 +223,3 @@ def _defined(node: ast.stmt) -> list[str]:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _docstring(text: str) -> str:
-    """The docstring as it stands in the text."""
-    first = ast.parse(text).body[0]
-    return (ast.get_source_segment(text, first) or "") if _is_docstring(first) else ""

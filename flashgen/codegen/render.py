@@ -72,7 +72,18 @@ def _owners(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: file for file, text in texts.items() for name in defined_names(text)}
 
 
+def exported_docstring(variant: Variant, name: str) -> str:
+    """What the variant's package begins with as one file of that name."""
+    parts = (formula(variant), input_table(variant))
+    return _docstring(variant, quoted(variant.description), parts, "export", f" -o {quoted(shlex.quote(name))}")
+
+
 def _file(variant: Variant, title: str, parts: Sequence[str], body: str, own: Mapping[str, str]) -> str:
-    docstring = environment().get_template("docstring.py.jinja")
-    head = docstring.render(title=title, parts=parts, source=quoted(shlex.quote(variant.source))).strip()
+    head = _docstring(variant, title, parts, "build")
     return "\n\n".join(part for part in (head, import_block(body, own), body) if part) + "\n"
+
+
+def _docstring(variant: Variant, title: str, parts: Sequence[str], command: str, options: str = "") -> str:
+    source = quoted(shlex.quote(variant.source))
+    template = environment().get_template("docstring.py.jinja")
+    return template.render(title=title, parts=parts, source=source, command=command, options=options).strip()

@@ -150,6 +150,20 @@ def test_it_carries_the_records_of_its_own_kernel_alone(tmp_path: Path, monkeypa
     assert (choice.config, choice.source) == (module.Config(64, 32, 4, 2), "shipped")
 
 
+def test_it_says_what_it_is_and_what_is_for_callers(tmp_path: Path) -> None:
+    spec = tmp_path / "my spec.yaml"
+    spec.write_text("name: mine\ndescription: Mine alone.\ncausal: true\n")
+    module = load_module(export_module(load(spec), (), tmp_path / "mine.py").path)
+    assert module.__doc__ is not None
+    title, *said = module.__doc__.splitlines()
+    assert title == "Mine alone." and "Beside this file:" not in said
+    assert f"    flashgen export '{spec}' -o mine.py" in said
+    doors = {"attention", "attention_varlen", "attention_paged", "plan_paged", "reference", "OPERATOR"}
+    beside = {"store_kv", "merge_states", "check", "check_varlen", "Config", "RecordWarning"}
+    assert doors | beside <= {*module.__all__}
+    assert "attend" not in module.__all__ and all(hasattr(module, name) for name in module.__all__)
+
+
 def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
     variant = load({"name": "twice", "softcap": 7.0})
     first, second = exported(variant, tmp_path / "a"), exported(variant, tmp_path / "b")

@@ -22,6 +22,7 @@ import yaml
 from flashgen.codegen import render
 from flashgen.codegen.export import bundle
 from flashgen.codegen.pairwise import render as render_pairwise
+from flashgen.codegen.render import exported_docstring
 from flashgen.codegen.texts import render_kernels
 from flashgen.errors import SpecError
 from flashgen.printable import is_printable
@@ -141,7 +142,8 @@ def without_prose(variant: Variant) -> Variant:
 def trees(variant: Variant) -> tuple[str, ...]:
     """The trees of all that is rendered of a variant: its files, the exported one, functions of a pair."""
     package = render(variant)
-    files = (*package.values(), bundle(package, []), render_pairwise(variant))
+    alone = bundle(package, [], exported_docstring(variant, "alone.py"))
+    files = (*package.values(), alone, render_pairwise(variant))
     assert all(is_printable(file) for file in files)
     return tuple(map(tree, files))
 
