@@ -125,7 +125,10 @@ def check_paged_types(
 def check_tensors(**tensors: object) -> None:
     """Refuse what is no tensor of those that have to do with a paged cache; some may be None."""
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name not in _MAY_BE_NONE):
+        if isinstance(tensor, torch.Tensor):
+            if tensor.is_nested:
+                refuse_unstrided(**{name: tensor})
+        elif tensor is not None or name not in _MAY_BE_NONE:
             refuse_all_but_tensors(**{name: tensor})
 
 

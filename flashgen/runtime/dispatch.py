@@ -69,6 +69,16 @@ def refuse_tangents(name: str, arguments: Iterable[object]) -> None:
                 raise without_tangents(name)
 
 
+def refuse_distributed(name: str, arguments: Iterable[object]) -> None:
+    """torch has no rule for how an operator of ours is sharded, and says no more than that."""
+    # Of torch's tensors only DTensor has this; to import its module takes longer than all of ours.
+    if any(isinstance(value, torch.Tensor) and hasattr(value, "to_local") for value in arguments):
+        raise NotImplementedError(
+            f"{name} takes no DTensor; expected each process's own tensors, which "
+            "torch.distributed.tensor.experimental.local_map hands over"
+        )
+
+
 def without_tangents(name: str) -> NotImplementedError:
     """What is raised where a forward-mode derivative is asked for."""
     return NotImplementedError(

@@ -17,6 +17,7 @@ from flashgen.runtime.dispatch import (
     is_direct,
     is_recording,
     records,
+    refuse_distributed,
     refuse_tangents,
     without_tangents,
 )
@@ -65,6 +66,7 @@ class Operator:
         """A call of which it is not known that the dispatcher passes it on, or that is like no other."""
         if not is_direct(arguments):
             refuse_tangents(self.overload.name(), arguments)
+            refuse_distributed(self.overload.name(), arguments)
             if self.transformed is not None and asks_for_rules():
                 return self.transformed.apply(*arguments)
             return self.dispatched(*arguments)

@@ -142,3 +142,25 @@ def test_fake_tensors_stay_fake(gallery_module: Callable[[str], ModuleType]) -> 
     assert type(out) is not torch.Tensor
     real = gallery_module("alibi").attention(PLAIN, PLAIN, PLAIN, config=CONFIG)
     assert type(real) is torch.Tensor
+
+
+def test_what_is_sharded_is_taken_as_local_map_hands_it_over(gallery_module: Callable[[str], ModuleType]) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor.experimental import local_map
+
+    attention = gallery_module("causal").attention
+    whole = attention(PLAIN, PLAIN, PLAIN, config=CONFIG)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        q = distribute_tensor(PLAIN, init_device_mesh(DEVICE, (1,)), [Shard(1)])
+        with pytest.raises(
+            NotImplementedError, match=r"takes no DTensor; expected each process's own tensors, .*local_map"
+        ):
+            attention(q, q, q, config=CONFIG)
+        heads = ([Shard(1)],)
+        sharded = local_map(
+            lambda *given: attention(*given, config=CONFIG), out_placements=heads[0], in_placements=heads * 3
+        )
+        assert torch.equal(sharded(q, q, q).full_tensor(), whole)
+    finally:
+        torch.distributed.destroy_process_group()
