@@ -21,6 +21,9 @@ from flashgen.lang.tiles import TileTruth, tile_truth
 from flashgen.lang.variables import BATCH, LAST_KEY, B, Q, is_uniform
 from flashgen.spec.variant import Input, Variant
 
+# Of all tiles: built-in configs are for what these take.
+MOST = 0.75
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -139,13 +142,13 @@ class Facts:
     @cached_property
     def uniform(self) -> Uniform | None:
         """Which tiles read inputs at one place, where their corners say so of some."""
-        return uniform_of(self.variant, self.logits.pair, self.ranges, self.truth.some)
+        return uniform_of(self.variant, self.logits.pair, self.ranges)
 
     @cached_property
     def usual_logit(self) -> Expr:
         """The logit in most full tiles."""
         uniform, pair = self.uniform, self.logits.pair
-        return pair if uniform is None or uniform.share < 0.5 else uniform.in_tile(pair)
+        return pair if uniform is None or uniform.share < MOST else uniform.in_tile(pair)
 
     @cached_property
     def has_long_functions(self) -> bool:

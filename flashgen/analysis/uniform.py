@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from flashgen.lang.evaluate import Value, evaluator
 from flashgen.lang.fold import fold
@@ -24,7 +24,8 @@ _ROWS, _KEYS, _STEP = 64, 128, (1024, 256)
 @dataclass(frozen=True)
 class Uniform:
     """`reads` are what differs from pair to pair, but is one element in tiles of which `condition` holds: it is of
-    their corners, q_first, q_last, k_first and k_last. `share` is that of such tiles in a long sequence.
+    their corners, q_first, q_last, k_first and k_last. `share` is that of such tiles in a long sequence, without those
+    that are mixed or may be.
     """
 
     condition: Expr
@@ -36,11 +37,8 @@ class Uniform:
         return transform(logit, lambda node: _of_first_pair(node) if node in self.reads else node)
 
 
-def uniform_of(variant: Variant, logit: Expr, ranges: Ranges, some: Expr) -> Uniform | None:
-    """None where a tile's corners do not say it of all that the logit reads by pairs, or where it reads nothing.
-
-    `some` is what the corners say of the mask: whether the tile may have visible pairs.
-    """
+def uniform_of(variant: Variant, logit: Expr, ranges: Ranges) -> Uniform | None:
+    """None where a tile's corners do not say it of all that the logit reads by pairs, or where it reads nothing."""
     reads = tuple(node for node in walk(logit) if isinstance(node, Gather) and {"q", "k"} <= variables(node))
     if not reads or any(steps_with_each(read) or indices(read) for read in reads):
         return None
@@ -52,17 +50,24 @@ def uniform_of(variant: Variant, logit: Expr, ranges: Ranges, some: Expr) -> Uni
             return None
         condition = op("and", condition, place)
     condition = fold(condition)
-    share = _share(variant, condition, some)
-    return Uniform(condition, reads, share) if share else None
+    return _counted(variant, Uniform(condition, reads, 0.0))
 
 
-def _share(variant: Variant, condition: Expr, some: Expr) -> float:
-    """In how many of the tiles that see something the condition holds."""
-    if inputs(some) or {"q", "k"} & variables(some):
-        some = TRUE
-    sees, holds = evaluator(some), evaluator(condition)
-    seen = [tile for tile in _tiles(variant) if sees(tile, {})]
-    return sum(bool(holds(tile, {})) for tile in seen) / max(len(seen), 1)
+def _counted(variant: Variant, found: Uniform) -> Uniform | None:
+    """With the share; None where no tile with visible pairs is one."""
+    holds, seen_by_tile = evaluator(found.condition), _seen(variant)
+    tiles = [(tile, seen) for tile in _tiles(variant) if any(seen := seen_by_tile(tile))]
+    uniform = [seen for tile, seen in tiles if holds(tile, {})]
+    return replace(found, share=sum(map(all, uniform)) / len(tiles)) if uniform else None
+
+
+def _seen(variant: Variant) -> Callable[[dict[str, Value]], list[bool]]:
+    """Which of some pairs of a tile the mask shows: of one that reads inputs some."""
+    if inputs(variant.mask):
+        return lambda tile: [True, False]
+    shows = evaluator(variant.mask)
+    pairs = [(q, k) for q in (0, _ROWS // 2, _ROWS - 1) for k in (0, _KEYS // 2, _KEYS - 1)]
+    return lambda tile: [bool(shows(tile | {"q": tile["q_first"] + q, "k": tile["k_first"] + k}, {})) for q, k in pairs]
 
 
 def _tiles(variant: Variant) -> Iterator[dict[str, Value]]:

@@ -41,8 +41,7 @@ def test_long_functions_of_pairs_have_the_portable_kernel(score: str, masked: bo
 @pytest.mark.parametrize(
     ("score", "others"),
     [
-        ("score + table[h, clamp(q - k, 0, 63)]", {"inputs": TABLE}),
-        ("score + table[h, clamp(floor(log(1 + abs(q - k)) * 4), 0, 63)]", {"inputs": TABLE}),
+        ("score + table[h, (q - k) % 64]", {"inputs": TABLE}),
         ("score + table[h, (q - k) // w % 64]", {"inputs": TABLE, "params": {"w": {"value": 7, "runtime": True}}}),
         ("score / (1 + 0.001 * (q - k))", {}),
         ("score + sigmoid(0.01 * (q - k))", {}),
@@ -57,6 +56,30 @@ def test_lookups_and_quotients_of_pairs_have_narrow_tiles(score: str, others: di
     # Without a mask registers suffice.
     unmasked = default_of(spec(score, **others, causal=False), "forward")("sm_90", "bfloat16", 128, 128)
     assert (unmasked.backend, unmasked.BN) == ("hopper", 128)
+
+
+NEAR = "score + table[h, clamp(q - k, 0, 63)]"
+PREFIX = {"mask": "(k < 1024) | (k <= q)"}
+
+
+@pytest.mark.parametrize(
+    ("score", "mask", "keys"),
+    [
+        (NEAR, {}, 128),
+        (NEAR, {"causal": False}, 128),
+        (NEAR, {"causal": False, **PREFIX}, 128),
+        # Most tiles of a narrow window are mixed or near the diagonal, and so may be those of documents.
+        (NEAR, {"causal": False, "window": {"left": 1023, "right": 0}}, 64),
+        (NEAR, {"inputs": TABLE | DOCUMENTS, "mask": "doc[b, q] == doc[b, k]"}, 64),
+        # Registers for a logarithm are taken from all tiles, however few of them read by pairs.
+        ("score + table[h, min(floor(log(1 + abs(q - k)) * 9), 63)]", {}, 64),
+        ("score + table[h, min(floor(log(1 + abs(q - k)) * 9), 63)]", {"causal": False}, 64),
+    ],
+)
+def test_tables_that_most_tiles_read_at_one_place_have_wide_tiles(score: str, mask: dict[str, Any], keys: int) -> None:
+    variant = spec(score, **({"inputs": TABLE} | mask))
+    config = default_of(variant, "forward")("sm_90", "bfloat16", 128, 128)
+    assert (config.backend, config.BM, config.BN) == ("hopper", 128, keys)
 
 
 def test_quotients_of_keys_in_a_mask_have_narrow_tiles() -> None:

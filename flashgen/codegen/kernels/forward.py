@@ -115,12 +115,11 @@ def default_name(facts: Facts) -> str:
     """What the function that has the forward kernel's built-in configs is called."""
     if facts.usually_has_long_functions and not facts.usually_has_lookups:
         return "default_functions_config"
-    # Tiles that take long functions need registers for these, however few they are.
-    lookups = facts.usually_has_lookups or facts.has_long_functions
+    crowded = facts.has_long_functions  # their registers are there for all tiles, however few take them
     if facts.uses_schedule:
-        narrow = facts.mask_reads_keys or facts.mask_divides_keys or lookups
+        narrow = facts.mask_reads_keys or facts.mask_divides_keys or facts.usually_has_lookups or crowded
         return "default_by_key_config" if narrow else "default_scheduled_config"
-    if lookups and facts.variant.mask is not TRUE:
+    if crowded or (facts.usually_has_lookups and facts.variant.mask is not TRUE):
         return "default_lookups_config"
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
     # Dropout leaves three consumers too few registers.
