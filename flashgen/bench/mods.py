@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,10 @@ from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.problems.problem import Problem
 
 PROBLEM = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
-MODS = ("causal", "sliding_window", "prefix", "documents", "neighbourhood", "alibi", "kerple", "softcap", "relative")
+MODS = (
+    "causal", "sliding_window", "prefix", "chunks", "documents", "neighbourhood", "alibi", "kerple", "softcap",
+    "relative", "buckets", "pairs",
+)  # fmt: skip
 # Of one mod, both compiled, in seconds.
 LIMIT = 240.0
 
@@ -54,7 +58,9 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
 
     documents = at(problem.kv_len) // (problem.kv_len // 8)
     slopes = torch.exp2(-8.0 * (at(problem.heads) + 1) / problem.heads)
-    table = torch.randn(problem.heads, 257, device=device, generator=torch.Generator(device).manual_seed(0))
+    generator = torch.Generator(device).manual_seed(0)
+    table = torch.randn(problem.heads, 257, device=device, generator=generator)
+    of_bucket = torch.randn(32, problem.heads, device=device, generator=generator)
     width, window, cap, rate = 64, 1024, 30.0, 0.1
 
     def causal(b, h, q, k):  # type: ignore[no-untyped-def]
@@ -65,6 +71,9 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
 
     def prefix(b, h, q, k):  # type: ignore[no-untyped-def]
         return (k < window) | (q >= k)
+
+    def in_chunk(b, h, q, k):  # type: ignore[no-untyped-def]
+        return (q // window == k // window) & (q >= k)
 
     def in_document(b, h, q, k):  # type: ignore[no-untyped-def]
         return (documents[q] == documents[k]) & (q >= k)
@@ -84,16 +93,32 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
     def relative(score, b, h, q, k):  # type: ignore[no-untyped-def]
         return score + table[h, (q - k).clamp(-128, 128) + 128]
 
+    def bucket(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        """Raffel et al., arXiv:1910.10683, as its authors' code has it: 16 buckets a side, exact below 8."""
+        far = (q - k).abs()
+        large = 8 + (torch.log(far.float() / 8) / math.log(128 / 8) * 8).to(torch.int32)
+        near = torch.where(far < 8, far, large.clamp(max=15))
+        return score + of_bucket[torch.where(k > q, 16, 0) + near, h]
+
+    def pair(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score + of_pair[h, q, k]
+
+    if name == "pairs":
+        shape = (problem.heads, problem.q_len, problem.kv_len)
+        of_pair = torch.randn(shape, device=device, generator=generator).to(torch.bfloat16)
     return {
         "causal": (None, causal),
         "sliding_window": (None, sliding_window),
         "prefix": (None, prefix),
+        "chunks": (None, in_chunk),
         "documents": (None, in_document),
         "neighbourhood": (None, near),
         "alibi": (alibi, causal),
         "kerple": (kerple, causal),
         "softcap": (softcap, causal),
         "relative": (relative, None),
+        "buckets": (bucket, None),
+        "pairs": (pair, None),
     }[name]
 
 
