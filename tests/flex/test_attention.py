@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import flex_mods as mods
@@ -20,8 +16,6 @@ from flex_beside_torch import by_torch
 from torch.nn.attention import flex_attention as of_torch
 
 from flashgen.flex import flex_attention, kernels
-from flashgen.flex import kept as shelf
-from flashgen.runtime.lookup import cache_folder
 
 BATCH, HEADS, LENGTH = mods.BATCH, mods.HEADS, mods.LENGTH
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,81 +92,6 @@ def test_keys_of_one_sequence_serve_all() -> None:
     compare(None, mods.causal, tensors(kv_batch=1))
 
 
-def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
-    q, k, v = plain()
-    made = block_mask(mods.sliding_window)
-    blocks = of_torch.BlockMask.from_kv_blocks(made.kv_num_blocks, made.kv_indices, BLOCK_SIZE=16)
-    blocks.seq_lengths = (LENGTH, LENGTH)
-    out = flex_attention(q, k, v, None, blocks)
-    want, _ = expected(q, k, v, None, lambda b, h, i, j: i // 16 >= j // 16)
-    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("listed", [[[0], [2]], [[0], [0]]])
-def test_lists_of_blocks_may_be_shorter_than_there_are_blocks(listed: list[list[int]]) -> None:
-    """As of kernels that choose a few blocks: what is not listed is not seen, wherever it is."""
-    length = 48
-    rows, columns = torch.tensor(listed, dtype=torch.int32, device=DEVICE), 16
-    blocks = of_torch.BlockMask.from_kv_blocks(
-        torch.ones(1, 1, 2, dtype=torch.int32, device=DEVICE), rows[None, None], BLOCK_SIZE=(24, columns),
-        seq_lengths=(length, length), compute_q_blocks=False,
-    )  # fmt: skip
-    q, k, v = tensors(length, length)
-    want, _ = expected(q, k, v, None, lambda b, h, i, j: rows[i // 24, 0] == j // columns)
-    torch.testing.assert_close(flex_attention(q, k, v, None, blocks).double(), want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("compiles", [False, True], ids=["", "compiled"])
-@pytest.mark.parametrize("has_full", [False, True])
-def test_what_is_not_listed_beside_a_mask_is_not_seen(has_full: bool, compiles: bool) -> None:
-    """As compiled FlexAttention has it, for which kernels that choose a few blocks list them beside a causal mask."""
-    listed = torch.tensor([[0], [1], [0]], dtype=torch.int32, device=DEVICE)
-    full = torch.tensor([[2], [0], [1]], dtype=torch.int32, device=DEVICE)
-    ones = torch.ones(1, 1, 3, dtype=torch.int32, device=DEVICE)
-    blocks = of_torch.BlockMask.from_kv_blocks(
-        ones, listed[None, None], *((ones, full[None, None]) if has_full else ()), BLOCK_SIZE=16,
-        seq_lengths=(48, 48), compute_q_blocks=False,
-    )  # fmt: skip
-
-    def seen(mask: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        own = (listed[i // 16, 0] == j // 16) & mask(b, h, i, j)
-        return own | (full[i // 16, 0] == j // 16) if has_full else own
-
-    q, k, v = tensors(48, 48)
-    attention = torch.compile(flex_attention, fullgraph=True, backend="eager") if compiles else flex_attention
-    for blocks.mask_mod in (mods.causal, mods.causal, mods.sliding_window):
-        want, _ = expected(q, k, v, None, partial(seen, blocks.mask_mod))
-        torch.testing.assert_close(attention(q, k, v, None, blocks).double(), want, rtol=1e-5, atol=1e-5)
-
-
-def lists_of(mask: Any) -> list[torch.Tensor]:
-    made = block_mask(mask)
-    return [
-        each.clone() for each in (made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices)
-    ]
-
-
-def of_lists(lists: list[torch.Tensor]) -> Any:
-    return of_torch.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=16, seq_lengths=(LENGTH, LENGTH))
-
-
-@pytest.mark.parametrize("in_inference_mode", [False, True])
-def test_blocks_that_are_changed_are_read_anew(in_inference_mode: bool) -> None:
-    q, k, v = plain()
-    with torch.inference_mode(in_inference_mode):
-        lists, others = lists_of(mods.causal), lists_of(lambda b, h, q, k: (k >= 16) | (q < 16))
-        blocks = of_lists(lists)
-        first = flex_attention(q, k, v, None, blocks)
-        for one, other in zip(lists, others, strict=True):
-            one.copy_(other)
-        second = flex_attention(q, k, v, None, blocks)
-        assert not torch.equal(first, second)
-        assert torch.equal(second, flex_attention(q, k, v, None, of_lists(others)))
-        blocks.kv_num_blocks, blocks.full_kv_num_blocks = (each.clone() for each in (lists[2], lists[0]))
-        blocks.kv_indices, blocks.full_kv_indices = lists[3], lists[1]
-        assert torch.equal(second, flex_attention(q, k, v, None, blocks))
-
-
 @pytest.mark.parametrize("scale", [np.float32(0.25), np.int64(2), torch.tensor(0.25), torch.tensor([0.25])], ids=repr)
 def test_a_scale_may_be_a_number_of_another_kind(scale: Any) -> None:
     q, k, v = plain()
@@ -194,21 +113,6 @@ def test_a_scale_may_be_a_number_of_another_kind(scale: Any) -> None:
 def test_a_scale_that_is_no_number_at_hand_is_refused(scale: torch.Tensor, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         flex_attention(*plain(), scale=scale)
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Each trace that was made."""
-    made: list[Any] = []
-    traced = kernels.meaning
-
-    @functools.wraps(traced)
-    def counted(*mods: Any) -> Any:
-        made.append(mods)
-        return traced(*mods)
-
-    monkeypatch.setattr(kernels, "meaning", counted)
-    return made
 
 
 def scaled(weight: float, bias: torch.Tensor) -> Callable[..., torch.Tensor]:
@@ -279,41 +183,6 @@ def test_a_size_that_is_asked_for_builds_anew(traces: list[Any]) -> None:
         assert len(traces) == count
 
 
-def test_what_was_built_is_found_on_disk(traces: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = plain()
-
-    def kept(score, b, h, q, k):
-        return score * 0.125 + h
-
-    first = flex_attention(q, k, v, kept)
-    (spec,) = Path(cache_folder(), "flex").glob("*/kept.yaml")
-    assert spec.read_text() == (
-        "name: kept\ndescription: FlexAttention with kept.\nalign: top_left\nscore: score * 0.125 + h\n"
-    )
-    kernels.forget()
-    monkeypatch.setattr(shelf, "generate", None)
-    assert torch.equal(flex_attention(q, k, v, kept), first)
-    assert len(traces) == 2
-
-
-@pytest.mark.parametrize("other", [(9, 0.5), (40, -3.0)])
-def test_other_numbers_find_it_on_disk(monkeypatch: pytest.MonkeyPatch, other: tuple[int, float]) -> None:
-    q, k, v = plain()
-
-    def near(width: int, steep: float) -> Callable[..., Any]:
-        def nearby(score, b, h, q, k):
-            return torch.where((q - k).abs() < width, score * steep, -float("inf"))
-
-        return nearby
-
-    flex_attention(q, k, v, near(4, 2.0))
-    kernels.forget()
-    monkeypatch.setattr(shelf, "generate", None)
-    mod = near(*other)
-    out = flex_attention(q, k, v, mod)
-    torch.testing.assert_close(out.double(), expected(q, k, v, mod, None)[0], rtol=1e-5, atol=1e-5)
-
-
 def test_a_process_that_is_forked_while_a_thread_builds_builds_too(monkeypatch: pytest.MonkeyPatch) -> None:
     build, is_building, may_end = kernels._built, threading.Event(), threading.Event()
 
@@ -332,52 +201,6 @@ def test_a_process_that_is_forked_while_a_thread_builds_builds_too(monkeypatch: 
         may_end.set()
         assert os.waitpid(child, 0)[1] == 0
         built.result()
-
-
-@pytest.mark.parametrize("name", ["harmed.yaml", "harmed/__init__.py", "harmed/forward.py"])
-def test_what_came_to_harm_on_disk_is_written_anew(name: str) -> None:
-    q, k, v = plain()
-
-    def harmed(score, b, h, q, k):
-        return score * 0.375 + h
-
-    first = flex_attention(q, k, v, harmed)
-    (file,) = Path(cache_folder(), "flex").glob(f"*/{name}")
-    file.write_text("name: [")
-    kernels.forget()
-    assert torch.equal(flex_attention(q, k, v, harmed), first)
-
-
-def test_processes_that_start_together_write_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    generate, writing, most = shelf.generate, 0, 0
-
-    def slow(*arguments: Any) -> Any:
-        nonlocal writing, most
-        writing += 1
-        most = max(most, writing)
-        time.sleep(0.2)
-        found = generate(*arguments)
-        writing -= 1
-        return found
-
-    monkeypatch.setattr(shelf, "generate", slow)
-    spec = {"name": "started_together", "align": "top_left", "score": "score + q"}
-    with ThreadPoolExecutor(3) as pool:
-        modules = list(pool.map(shelf.kept_module, [spec] * 3, ["flex"] * 3))
-    assert most == 1
-    assert all(callable(module.attention) for module in modules)
-
-
-def test_where_nothing_can_be_written_kernels_last_as_long_as_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(file))
-    kernels.forget()
-    with pytest.warns(UserWarning, match="nothing can be kept in"):
-        out = flex_attention(*plain(), mods.softcap)
-    torch.testing.assert_close(out.double(), expected(*plain(), mods.softcap, None)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_asked_for_comes_back() -> None:

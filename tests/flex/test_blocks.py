@@ -1,4 +1,6 @@
-"""Block masks whose blocks were listed by hand: when they are read, and for how long what is made of them is kept."""
+"""Block masks whose blocks were listed by hand: what is seen of them, when they are read, and for how long what is made
+of them is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from flex_beside_torch import by_torch
+from flex_mods import BATCH, HEADS, LENGTH, causal, sliding_window
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flashgen.flex import flex_attention
@@ -20,10 +23,6 @@ from flashgen.flex import flex_attention
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LISTED = torch.tensor([[0], [1], [0]], dtype=torch.int32, device=DEVICE)
 FULL = torch.tensor([[1], [0], [2]], dtype=torch.int32, device=DEVICE)
-
-
-def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
-    return q >= k
 
 
 def blocks(mask: Any, *, with_full: bool = False) -> BlockMask:
@@ -39,9 +38,87 @@ def seen(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (LISTED[q // 16, 0] == k // 16) & (q >= k)
 
 
-def inputs() -> list[torch.Tensor]:
+def inputs(batch: int = 1, heads: int = 2, length: int = 48) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(1, 2, 48, 16, generator=generator).to(DEVICE).requires_grad_() for _ in range(3)]
+    shape = batch, heads, length, 16
+    return [torch.randn(shape, generator=generator).to(DEVICE).requires_grad_() for _ in range(3)]
+
+
+def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Callable[..., Any]) -> torch.Tensor:
+    """What torch's eager flex_attention computes in float64."""
+    found: torch.Tensor = by_torch(None, mask)(q.double(), k.double(), v.double())
+    return found
+
+
+def lists_of(mask: Callable[..., Any]) -> list[torch.Tensor]:
+    """The lists of a block mask that torch made, for the sizes of `flex_mods`."""
+    made = create_block_mask(mask, BATCH, HEADS, LENGTH, LENGTH, device=DEVICE, BLOCK_SIZE=16)
+    lists = made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices
+    return [each.clone() for each in lists]
+
+
+def of_lists(lists: list[torch.Tensor]) -> BlockMask:
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=16, seq_lengths=(LENGTH, LENGTH))
+
+
+def test_a_block_mask_that_was_made_of_blocks_is_one() -> None:
+    q, k, v = inputs(BATCH, HEADS, LENGTH)
+    listed = of_lists(lists_of(sliding_window)[:2])
+    want = expected(q, k, v, lambda b, h, i, j: i // 16 >= j // 16)
+    torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("listed", [[[0], [2]], [[0], [0]]])
+def test_lists_of_blocks_may_be_shorter_than_there_are_blocks(listed: list[list[int]]) -> None:
+    """As of kernels that choose a few blocks: what is not listed is not seen, wherever it is."""
+    rows, columns = torch.tensor(listed, dtype=torch.int32, device=DEVICE), 16
+    chosen = BlockMask.from_kv_blocks(
+        torch.ones(1, 1, 2, dtype=torch.int32, device=DEVICE), rows[None, None], BLOCK_SIZE=(24, columns),
+        seq_lengths=(48, 48), compute_q_blocks=False,
+    )  # fmt: skip
+    q, k, v = inputs()
+    want = expected(q, k, v, lambda b, h, i, j: rows[i // 24, 0] == j // columns)
+    torch.testing.assert_close(flex_attention(q, k, v, None, chosen).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiles", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("has_full", [False, True])
+def test_what_is_not_listed_beside_a_mask_is_not_seen(has_full: bool, compiles: bool) -> None:
+    """As compiled FlexAttention has it, for which kernels that choose a few blocks list them beside a causal mask."""
+    listed = torch.tensor([[0], [1], [0]], dtype=torch.int32, device=DEVICE)
+    full = torch.tensor([[2], [0], [1]], dtype=torch.int32, device=DEVICE)
+    ones = torch.ones(1, 1, 3, dtype=torch.int32, device=DEVICE)
+    chosen = BlockMask.from_kv_blocks(
+        ones, listed[None, None], *((ones, full[None, None]) if has_full else ()), BLOCK_SIZE=16,
+        seq_lengths=(48, 48), compute_q_blocks=False,
+    )  # fmt: skip
+
+    def seen(mask: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        own = (listed[i // 16, 0] == j // 16) & mask(b, h, i, j)
+        return own | (full[i // 16, 0] == j // 16) if has_full else own
+
+    q, k, v = inputs()
+    attention = torch.compile(flex_attention, fullgraph=True, backend="eager") if compiles else flex_attention
+    for chosen.mask_mod in (causal, causal, sliding_window):
+        want = expected(q, k, v, functools.partial(seen, chosen.mask_mod))
+        torch.testing.assert_close(attention(q, k, v, None, chosen).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_inference_mode", [False, True])
+def test_blocks_that_are_changed_are_read_anew(in_inference_mode: bool) -> None:
+    q, k, v = inputs(BATCH, HEADS, LENGTH)
+    with torch.inference_mode(in_inference_mode):
+        lists, others = lists_of(causal), lists_of(lambda b, h, q, k: (k >= 16) | (q < 16))
+        listed = of_lists(lists)
+        first = flex_attention(q, k, v, None, listed)
+        for one, other in zip(lists, others, strict=True):
+            one.copy_(other)
+        second = flex_attention(q, k, v, None, listed)
+        assert not torch.equal(first, second)
+        assert torch.equal(second, flex_attention(q, k, v, None, of_lists(others)))
+        listed.kv_num_blocks, listed.full_kv_num_blocks = (each.clone() for each in (lists[2], lists[0]))
+        listed.kv_indices, listed.full_kv_indices = lists[3], lists[1]
+        assert torch.equal(second, flex_attention(q, k, v, None, listed))
 
 
 class Step:
@@ -87,7 +164,7 @@ def test_where_blocks_are_read_first_makes_no_difference(first: Callable[..., No
     listed = blocks(causal)
     first(*inputs(), blocks=listed)
     q, k, v = inputs()
-    want = by_torch(None, seen)(q.double(), k.double(), v.double())
+    want = expected(q, k, v, seen)
     torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
 
 
