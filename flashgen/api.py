@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flashgen.choices import PRESETS, check_choice
 from flashgen.errors import CheckFailed, CompilationFailed, EnvironmentProblem, SpecWarning, VerificationFailed
@@ -37,9 +37,9 @@ def silent(text: str, passing: bool = False) -> None:
     """The Progress that tells nobody."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Built:
-    """What a build did so far. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
+    """What a build did. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
 
     `gpu` is the name of the GPU at hand, None without one.
     """
@@ -94,7 +94,7 @@ def construct(
 ) -> Built:
     """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU.
 
-    Where a check fails, that is what the error has as `found`.
+    Where a check fails, the error has as `found` what was done until then, what failed included.
     """
     from flashgen.spec import load
 
@@ -103,23 +103,21 @@ def construct(
     variant = load(spec)
     built = Built(variant, variant.module_in(out))
     try:
-        _take_steps(built, targets, verify, compile, tune, preset, progress)
+        for done in _steps(variant, built.path, targets, verify, compile, tune, preset, progress):
+            built = replace(built, **done)
     except CheckFailed as error:
-        error.found = built
+        error.found = replace(built, seconds=time.monotonic() - start)
         raise
-    finally:
-        built.seconds = time.monotonic() - start
-    return built
+    return replace(built, seconds=time.monotonic() - start)
 
 
-def _take_steps(
-    built: Built, targets: Sequence[str] | None, verify: bool, compile: bool, tune: bool, preset: str,
+def _steps(
+    variant: Variant, path: Path, targets: Sequence[str] | None, verify: bool, compile: bool, tune: bool, preset: str,
     progress: Progress,
-) -> None:  # fmt: skip
-    """What there is to do, noted in `built` as it is done, also where it then fails a check."""
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Take the steps that are asked for, and give fields of `Built` as each is done, before it is checked."""
     from flashgen.tuning.crew import Crew
 
-    variant, path = built.variant, built.path
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
         crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
@@ -138,7 +136,8 @@ def _take_steps(
         progress(f"rendered {path}")
         from flashgen.runtime.gpus import DEFAULT_TARGETS
 
-        built.gpu = gpu = gpu_name() if verify or compile or tune else None
+        gpu = gpu_name() if verify or compile or tune else None
+        yield {"gpu": gpu}
         targets = targets or (DEFAULT_TARGETS if gpu is None else ())
         jobs = compilation(variant, targets) if compile and targets else ()
         tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
@@ -147,13 +146,15 @@ def _take_steps(
         meanwhile = (lambda: None) if tuner is None else tuner.prepare
         ahead = None if crew is None else partial(crew.compilers.answers_each, meanwhile=meanwhile)
         if verify:
-            built.verification = examine(variant, path, gpu, "quick", progress, ahead)
-            expect_proven(path, built.verification)
+            report = examine(variant, path, gpu, "quick", progress, ahead)
+            yield {"verification": report}
+            expect_proven(path, report)
         trial.close()
-        built.compiled = compile_for(variant, path, jobs, progress)
-        expect_compiled(path, built.compiled)
+        compiled = compile_for(variant, path, jobs, progress)
+        yield {"compiled": compiled}
+        expect_compiled(path, compiled)
         if tuner is not None:
-            built.tuned = find_configs(tuner, variant, preset, progress)
+            yield {"tuned": find_configs(tuner, variant, preset, progress)}
 
 
 def gpu_name() -> str | None:
@@ -179,9 +180,9 @@ def examine(
 
 
 def expect_proven(path: Path, report: Report) -> None:
-    """VerificationFailed names the cases that failed."""
+    """VerificationFailed names the cases that failed, and has the report as `found`."""
     if not report.passed:
-        raise VerificationFailed(f"{path} does not compute its formula: {report}")
+        raise VerificationFailed(f"{path} does not compute its formula: {report}", found=report)
 
 
 def compilation(variant: Variant, targets: Sequence[str]) -> Sequence[Job]:

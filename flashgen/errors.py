@@ -81,7 +81,10 @@ class CheckFailed(FlashgenError):
     """What was checked does not hold. `found` is what was done and seen until then, where there is more to show."""
 
     exit_code = 1
-    found: object = None
+
+    def __init__(self, message: str, found: object = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class VerificationFailed(CheckFailed):

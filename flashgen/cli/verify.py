@@ -12,6 +12,7 @@ from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
 from flashgen.cli.output import Output
 from flashgen.cli.specs import Packages
+from flashgen.errors import VerificationFailed
 
 if TYPE_CHECKING:
     from flashgen.spec.variant import Variant
@@ -26,9 +27,6 @@ def verify(
     json: Json = False,
 ) -> None:
     """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
-    from flashgen.api import examine, expect_proven, gpu_name
-    from flashgen.tuning.pool import compilers
-
     check_choice("--level", level, LEVELS)
     output = Output.choose(json)
 
@@ -37,16 +35,14 @@ def verify(
     def one(spec: str) -> None:
         variant = packages.read(spec)
         path = variant.module_in(out)
-        with compilers(variant, path) as pool, output.progress() as progress:
-            # What imports torch comes after the compilers' processes, which import it too.
-            from flashgen.codegen import on_trial
+        try:
+            report = prove(variant, out, level, output)
+        except VerificationFailed as error:
+            from flashgen.verify import Report
 
-            with on_trial(variant, out):
-                pool.fork()
-                report = examine(variant, path, gpu_name(), level, progress, pool.answers_each)
-                if not report.passed:
-                    output.document(document(variant, path, report))
-                expect_proven(path, report)
+            if isinstance(error.found, Report):
+                output.document(document(variant, path, error.found))
+            raise
         for case in report.cases:
             output.line(f"  {case}")
         output.line(f"{variant.name}: {report}", style="green")
@@ -55,6 +51,23 @@ def verify(
         output.document(document(variant, path, report))
 
     for_each(specs, one)
+
+
+def prove(variant: Variant, out: Path, level: str, output: Output) -> Report:
+    """Render a variant and prove it; VerificationFailed, and what was rendered goes again, where it does not pass."""
+    from flashgen.api import examine, expect_proven, gpu_name
+    from flashgen.tuning.pool import compilers
+
+    path = variant.module_in(out)
+    with compilers(variant, path) as pool, output.progress() as progress:
+        # What imports torch comes after the compilers' processes, which import it too.
+        from flashgen.codegen import on_trial
+
+        with on_trial(variant, out):
+            pool.fork()
+            report = examine(variant, path, gpu_name(), level, progress, pool.answers_each)
+            expect_proven(path, report)
+    return report
 
 
 def document(variant: Variant, path: Path, report: Report) -> dict[str, object]:

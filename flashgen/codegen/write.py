@@ -55,7 +55,7 @@ def on_trial(variant: Variant, out: Path) -> Iterator[Path]:
             yield path
         except VerificationFailed as error:
             exchange.kept = False
-            raise VerificationFailed(f"{error}\n{_undone(exchange)}") from error
+            raise VerificationFailed(f"{error}\n{_undone(exchange)}", error.found) from error
         except BaseException as error:
             if not exchange.kept:
                 said = _undone(exchange)
