@@ -136,6 +136,12 @@ def _documented(path: str, name: str) -> str:
     return f"::: {path}\n    options:\n      heading: {name}\n"
 
 
+_SERVING = {
+    "store_kv": "storing.store_kv",
+    "merge_states": "merging.merge_states",
+    "check": "serving_checks.check",
+    "check_varlen": "serving_checks.check_varlen",
+}
 _VARIANT = ("attention", "attention_varlen", "attention_paged", "plan_paged", "reference")
 
 PYTHON = f"""# Python
@@ -155,8 +161,4 @@ Every module has these functions; alibi's, as an example.
 {"".join(_documented(f"generated.alibi.{name}", name) for name in _VARIANT)}
 ## Serving
 
-::: flashgen.runtime.serving
-    options:
-      show_root_heading: false
-      show_root_toc_entry: false
-"""
+{"".join(_documented(f"flashgen.runtime.{path}", f"serving.{name}") for name, path in _SERVING.items())}"""

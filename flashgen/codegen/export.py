@@ -100,7 +100,7 @@ def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]], docstri
     parts = [
         docstring,
         _merged([node for source in (*sources.values(), *own.values(), module) for node in source.imports]),
-        *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items()),
+        *(f"# {RUNTIME}.{name}: {source.summary}\n{source.text}" for name, source in sources.items() if source.text),
         "\n".join(f"EMBEDDED[{path!r}] = {text!r}" for path, text in records),
         f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in public)})",
         *(f"# {name}: {source.summary}\n{source.text}" for name, source in own.items()),
