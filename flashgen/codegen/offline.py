@@ -36,11 +36,11 @@ from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.codegen.words import inner_name
 from flashgen.errors import UsageError
-from flashgen.runtime.arguments import DENSE
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.rounding import compiled_with
 from flashgen.runtime.kernels.schedule import schedules
 from flashgen.runtime.registry import kernel_of
+from flashgen.runtime.sizes import DENSE
 
 __all__ = ["Resources", "compile_kernel", "compile_wanted"]
 

@@ -1,7 +1,7 @@
 """What generated modules need at run time. Imports torch, triton and the standard library alone."""
 
 from flashgen.runtime.alibi import alibi_slopes
-from flashgen.runtime.arguments import REQUIRED, Sizes, keywords
+from flashgen.runtime.arguments import REQUIRED, keywords
 from flashgen.runtime.attend import attend, make_plan
 from flashgen.runtime.attend_paged import attend_paged
 from flashgen.runtime.attend_varlen import attend_varlen, make_varlen_plan
@@ -39,6 +39,7 @@ from flashgen.runtime.operator import operator
 from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.planning_paged import paged_plan
 from flashgen.runtime.schedule import Plan
+from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.varlen import packed_variant
 

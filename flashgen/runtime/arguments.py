@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
+from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.strides import contiguous_last
+
 MAX_LENGTH = 2**24 - 1
 MAX_HEAD_DIM = 512
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
-# What kernels that serve packed sequences too are given of where these are, where sequences are dense.
-DENSE = dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr", "num_seqs", "total_q", "total_k", "order_ptr"))
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of one call: q [batch, heads, q_len, head_dim], k and v over kv_heads and kv_len."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    q_len: int
-    kv_len: int
-    head_dim: int
-    v_head_dim: int
-
-    @property
-    def packed(self) -> bool:
-        """Whether sequences lie one after the other in tensors of batch 1."""
-        return False
-
-    @property
-    def tokens(self) -> int:
-        """Queries of all packed sequences together; 0 where none are packed."""
-        return 0
-
-    @property
-    def numbers(self) -> Mapping[str, int | None]:
-        """All that kernels are told of them, by the names of their parameters."""
-        return {**vars(self), **DENSE}
-
-    @property
-    def rows(self) -> tuple[int, int, int]:
-        """The shape of what there is for each row of queries."""
-        return self.batch, self.heads, self.q_len
-
-    def keys_of(self, heads: int) -> tuple[int, int, int]:
-        """The shape of what there is for each key of so many heads."""
-        return self.batch, heads, self.kv_len
-
-    def query_tiles(self, BM: int) -> int:
-        """Programs that own a tile of queries."""
-        return -(-self.q_len // BM) * self.batch * self.heads
-
-    def key_tiles(self, BN: int, heads: int) -> int:
-        """Programs that own a tile of keys of so many heads."""
-        return -(-self.kv_len // BN) * self.batch * heads
-
 
 # Tensors that calls over a paged cache may do without.
 _MAY_BE_NONE = frozenset({"cu_seqlens_q", "k_scale", "v_scale", "out"})
@@ -225,7 +175,7 @@ def check_input(
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here {here}")
     if may_be_one:
         tensor = tensor.expand(*(-1 if want is None else want for want in shape))
-    return _contiguous_last(name, tensor)
+    return contiguous_last(name, tensor)
 
 
 def check_scalar(name: str, value: Any, kind: type) -> Any:
@@ -263,69 +213,3 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
         return f"an int of {value.bit_length()} bits"
     return repr(value) if isinstance(value, (int, float)) else type(value).__name__
-
-
-def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """q, k or v with a contiguous last dimension and, where tiles are loaded by TMA, aligned to 16 bytes.
-
-    The interpreter asks for what TMA does.
-    """
-    tensor = _contiguous_last(name, tensor)
-    if ready_strides(tensor) is not None:
-        return tensor
-    say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
-    unit = 16 // tensor.element_size()
-    batch, heads, length, dim = tensor.shape
-    padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
-    return padded[..., :dim].copy_(tensor)
-
-
-def ready_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """What row_strides gives for q, k, v or the like where a kernel reads it as it is, else None."""
-    return _ready_strides(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16)
-
-
-@lru_cache(maxsize=256)
-def _ready_strides(
-    shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device, misaligned: int
-) -> tuple[int, ...] | None:  # fmt: skip
-    fitting = _row_strides(shape, strides)
-    if shape[3] > 1 and strides[3] != 1:
-        return None
-    if device.type == "cuda" and not _loads_by_tma(device.index):
-        return fitting
-    ready = not misaligned and all(s % (16 // dtype.itemsize) == 0 for s in fitting) and fitting[2] > 0
-    return fitting if ready else None
-
-
-def row_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of batch, heads and length in elements; for a dimension of size 1, where none is used, one that fits."""
-    return _row_strides(tensor.shape, tensor.stride())
-
-
-@lru_cache(maxsize=256)
-def _row_strides(shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, ...]:
-    fitting = -(-shape[3] // 8) * 8
-    return tuple(stride if size > 1 else fitting for stride, size in zip(strides[:3], shape[:3], strict=True))
-
-
-def is_contiguous_last(tensor: torch.Tensor) -> bool:
-    """Whether what lies along the last dimension has no gaps: one element has none, whatever its stride."""
-    return not tensor.ndim or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
-
-
-def _contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if not is_contiguous_last(tensor):
-        say_once(name, f"{name} is not contiguous in its last dimension; it is copied on each call")
-        return tensor.contiguous()
-    return tensor
-
-
-@cache
-def say_once(name: str, message: str) -> None:
-    warnings.warn(message, stacklevel=2)
-
-
-@cache
-def _loads_by_tma(index: int) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(index)[0] >= 9

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import kernel_ready, ready_strides, row_strides
 from flashgen.runtime.call import FLOAT32, Call, room, room_like
 from flashgen.runtime.device.packed import rows_apart
+from flashgen.runtime.strides import kernel_ready, ready_strides, row_strides
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import Sizes, kernel_ready, refuse_unstrided, row_strides, shown, sizes_of
+from flashgen.runtime.arguments import refuse_unstrided, shown, sizes_of
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.memory import remember
+from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.strides import kernel_ready, row_strides
 
 FLOAT32 = torch.finfo(torch.float32)
 

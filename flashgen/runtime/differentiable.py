@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import Sizes, say_once, sizes_of
+from flashgen.runtime.arguments import sizes_of
 from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.forward_pass import attention_forward
@@ -31,6 +31,8 @@ from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, giv
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.planning import register_plans
 from flashgen.runtime.schedule import check_parts
+from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.strides import say_once
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.vmap import BatchAxes, own_axes
 

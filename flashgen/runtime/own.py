@@ -7,12 +7,13 @@ from typing import Any, TypeGuard
 
 import torch
 
-from flashgen.runtime.arguments import Sizes, check_input
+from flashgen.runtime.arguments import check_input
 from flashgen.runtime.call import Call, Layout, OwnLayout, prepare
 from flashgen.runtime.declared import Input
 from flashgen.runtime.memory import remember
 from flashgen.runtime.packed_sizes import packed_call
 from flashgen.runtime.paged import PagedLayout
+from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.tracing import current_tracer
 from flashgen.runtime.variant import Variant
 

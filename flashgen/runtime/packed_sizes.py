@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import Sizes, check_longest
+from flashgen.runtime.arguments import check_longest
 from flashgen.runtime.call import Call, Layout
 from flashgen.runtime.memory import remember
+from flashgen.runtime.sizes import Sizes
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import (
-    DTYPES,
-    MAX_HEAD_DIM,
-    Sizes,
-    check_longest,
-    is_contiguous_last,
-    refuse_unstrided,
-    shown,
-)
+from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, refuse_unstrided, shown
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.memory import remember
+from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.strides import is_contiguous_last
 
 INT32 = 2**31 - 1
 

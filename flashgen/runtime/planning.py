@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import Sizes, sizes_of
+from flashgen.runtime.arguments import sizes_of
 from flashgen.runtime.call import Call, Layout
 from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
@@ -19,6 +19,7 @@ from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, prepare_own
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.schedule import Plan, state_shape
+from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.variant import Variant
 
 # That of each variant which takes plans, by its full name: torch.compile looks none up by an object.

@@ -16,7 +16,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from flashgen.errors import ModelError, UsageError  # noqa: E402
 from flashgen.integrations import comparing, models, tiny  # noqa: E402
 from flashgen.integrations.transformers import register  # noqa: E402
-from flashgen.runtime import arguments  # noqa: E402
+from flashgen.runtime import strides  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("registered"),
@@ -69,7 +69,7 @@ def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
     made, inputs = tiny.model(name, SIZE, "eager"), comparing.sample(name, SIZE)
     eager = comparing.greedy(made, inputs, 12)
     made.set_attn_implementation("generated")
-    arguments.say_once.cache_clear()
+    strides.say_once.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*it is copied on each call")
         found = comparing.greedy(made, inputs, 12, cache_implementation="static", disable_compile=True)

@@ -15,7 +15,7 @@ from data_parallel import train
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flashgen.codegen import generate, load_module
-from flashgen.runtime import arguments
+from flashgen.runtime import strides
 from flashgen.spec import load
 
 Modules = Callable[[str], ModuleType]
@@ -103,7 +103,7 @@ def test_slopes_by_default_have_no_gradient(gallery_module: Modules) -> None:
 
 
 def test_an_input_without_grad_true_gets_none_and_says_so(tmp_path: Path) -> None:
-    arguments.say_once.cache_clear()
+    strides.say_once.cache_clear()
     spec = {"name": "fixed", "inputs": {"t": {"shape": ["heads"], "dtype": "float32"}}, "score": "score + t[h] * k"}
     module = load_module(generate(load(spec), tmp_path))
     q = torch.randn(1, 2, 20, 16, device=DEVICE, requires_grad=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flashgen import runtime
-from flashgen.runtime import Config, arguments
+from flashgen.runtime import Config, arguments, strides
 from flashgen.runtime.call import Layout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -205,7 +205,7 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_last_dimension_with_gaps_is_copied_and_said_once(gallery_module: Callable[[str], ModuleType]) -> None:
-    arguments.say_once.cache_clear()
+    strides.say_once.cache_clear()
     attention = gallery_module("causal").attention
     expected = attention(Q, K, V, config=SMALL)
     with pytest.warns(UserWarning, match="^k is not contiguous in its last dimension; it is copied on each call$"):
