@@ -9,7 +9,7 @@ which no order has a place for, or infinite, of which sums and products may make
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -34,21 +34,11 @@ from flashgen.lang.nodes import (
     variables,
     walk,
 )
+from flashgen.lang.tile_rules import RULES, UNKNOWN, Ends, Range, ordered
 from flashgen.lang.variables import K_FIRST, K_LAST, Q_FIRST, Q_LAST, K, Q
 
 # Where each of a pair's positions begins and ends.
 CORNERS = {Q: (Q_FIRST, Q_LAST), K: (K_FIRST, K_LAST)}
-
-
-@dataclass(frozen=True)
-class Range:
-    """Least and greatest value over a tile, as expressions; None where unknown. A bool's are `all` and `any`."""
-
-    low: Expr | None
-    high: Expr | None
-
-
-UNKNOWN = Range(None, None)
 
 
 @dataclass(frozen=True)
@@ -121,24 +111,24 @@ class Tiles:
     def _sum(self, form: Linear) -> Range:
         low = high = Linear({}, form.constant)
         for atom, coefficient in form.terms.items():
-            found = self.of(atom)
-            if found.low is None or found.high is None:
+            ends = self.of(atom).ends
+            if ends is None:
                 return UNKNOWN
-            ends = (found.low, found.high) if coefficient > 0 else (found.high, found.low)
-            low += linear(ends[0]) * coefficient
-            high += linear(ends[1]) * coefficient
+            least, greatest = ends if coefficient > 0 else reversed(ends)
+            low += linear(least) * coefficient
+            high += linear(greatest) * coefficient
         return Range(expression(low), expression(high))
 
     def _gather(self, expr: Gather) -> Range:
         """Along both axes at once: known where the indices are the same for the whole tile."""
-        ranges = [self.of(index) for index in expr.indices]
-        if expr.type is not Type.BOOL or any(r.low is None or r.high is None for r in ranges):
+        indices = self._ends_of(expr.indices)
+        if expr.type is not Type.BOOL or indices is None:
             return UNKNOWN
         same: Expr = TRUE
-        for r in ranges:
-            if r.low is not r.high:
-                same = op("and", same, op("eq", r.low, r.high))  # type: ignore[arg-type]
-        element = gather(expr.input, tuple(r.low for r in ranges), expr.type)  # type: ignore[misc]
+        for low, high in indices:
+            if low is not high:
+                same = op("and", same, op("eq", low, high))
+        element = gather(expr.input, tuple(low for low, _ in indices), expr.type)
         return Range(fold(op("and", same, element)), fold(op("or", op("not", same), element)))
 
     def _reduction(self, expr: Reduction) -> Range:
@@ -148,14 +138,14 @@ class Tiles:
         return Range(low, high)
 
     def _compare(self, expr: Op) -> Range:
-        left, right = (self.of(arg) for arg in expr.args)
-        if None in (left.low, left.high, right.low, right.high):
+        sides = self._ends_of(expr.args)
+        found = None if sides is None else ordered(expr.name, *sides)
+        if found is None:
             return UNKNOWN
-        found = _ordered(expr.name, left, right)
         known = _all(map(self._holds, expr.args))
-        if known is TRUE or found is UNKNOWN:
-            return found
-        return Range(op("and", known, found.low), op("or", op("not", known), found.high))  # type: ignore[arg-type]
+        if known is TRUE:
+            return Range(*found)
+        return Range(op("and", known, found.low), op("or", op("not", known), found.high))
 
     def _holds(self, expr: Expr) -> Expr:
         """Whether the range of an operand of a comparison holds all its values, which of floats may be NaN."""
@@ -204,11 +194,14 @@ class Tiles:
         return UNKNOWN
 
     def _arithmetic(self, expr: Op) -> Range:
-        rule = _RULES.get(expr.name)
-        ranges = [self.of(arg) for arg in expr.args]
-        if rule is None or any(r.low is None or r.high is None for r in ranges):
-            return UNKNOWN
-        return rule(*ranges)
+        rule, ends = RULES.get(expr.name), self._ends_of(expr.args)
+        return UNKNOWN if rule is None or ends is None else rule(*ends)
+
+    def _ends_of(self, exprs: Iterable[Expr]) -> list[Ends] | None:
+        """The ends of each, None unless all are known."""
+        found = [self.of(expr).ends for expr in exprs]
+        known = [ends for ends in found if ends is not None]
+        return known if len(known) == len(found) else None
 
 
 def _over_tile(name: str, expr: Expr) -> Expr:
@@ -236,72 +229,3 @@ def _monotone(node: Op) -> bool:
     if node.name == "floordiv":
         return isinstance(node.args[1], Const) and node.args[1].value > 0
     return node.name in ("add", "sub", "neg", "min", "max", "to_float", "to_int")
-
-
-def _ordered(name: str, a: Range, b: Range) -> Range:
-    """A comparison of two ranges with known ends."""
-    if name in ("gt", "ge"):
-        return _ordered({"gt": "lt", "ge": "le"}[name], b, a)
-    low_a, high_a, low_b, high_b = a.low, a.high, b.low, b.high
-    assert low_a is not None and high_a is not None and low_b is not None and high_b is not None
-    if name in ("lt", "le"):
-        return Range(op(name, high_a, low_b), op(name, low_a, high_b))
-    if a.low is not None and a.low.type is Type.BOOL:
-        return UNKNOWN
-    # Equal everywhere: both ranges are the same single value. Equal somewhere: only if they overlap.
-    every = op("and", op("eq", low_a, high_b), op("eq", low_b, high_a))
-    some = op("and", op("le", low_a, high_b), op("le", low_b, high_a))
-    equal = Range(every, some)
-    return equal if name == "eq" else Range(op("not", some), op("not", every))
-
-
-def _absolute(a: Range) -> Range:
-    low, high = a.low, a.high
-    assert low is not None and high is not None
-    zero = const(0) if low.type is Type.INT else const(0.0)
-    largest = op("max", op("neg", low), high)
-    return Range(op("max", zero, op("max", low, op("neg", high))), largest)
-
-
-def _multiply(a: Range, b: Range) -> Range:
-    ends = [op("mul", x, y) for x in (a.low, a.high) for y in (b.low, b.high)]  # type: ignore[arg-type]
-    low, high = ends[0], ends[0]
-    for end in ends[1:]:
-        low, high = op("min", low, end), op("max", high, end)
-    return Range(simplify(low), simplify(high))
-
-
-def _floordiv(a: Range, b: Range) -> Range:
-    if b.low is not b.high or not isinstance(b.low, Const) or b.low.type is not Type.INT or b.low.value <= 0:
-        return UNKNOWN
-    return Range(op("floordiv", a.low, b.low), op("floordiv", a.high, b.low))  # type: ignore[arg-type]
-
-
-def _mod(a: Range, b: Range) -> Range:
-    """x % c runs from low % c to high % c where the whole range lies between two multiples of c, else over 0..c-1."""
-    quotient = _floordiv(a, b)
-    if quotient.low is None or not isinstance(b.low, Const):
-        return UNKNOWN
-    together = op("eq", quotient.low, quotient.high)  # type: ignore[arg-type]
-    low = op("where", together, op("mod", a.low, b.low), const(0))  # type: ignore[arg-type]
-    high = op("where", together, op("mod", a.high, b.low), const(int(b.low.value) - 1))  # type: ignore[arg-type]
-    return Range(low, high)
-
-
-def _by_end(name: str) -> Callable[[Range, Range], Range]:
-    return lambda a, b: Range(op(name, a.low, b.low), op(name, a.high, b.high))  # type: ignore[arg-type]
-
-
-_RULES: dict[str, Callable[..., Range]] = {
-    "add": _by_end("add"),
-    "sub": lambda a, b: Range(op("sub", a.low, b.high), op("sub", a.high, b.low)),
-    "neg": lambda a: Range(op("neg", a.high), op("neg", a.low)),
-    "mul": _multiply,
-    "min": _by_end("min"),
-    "max": _by_end("max"),
-    "abs": _absolute,
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "to_float": lambda a: Range(op("to_float", a.low), op("to_float", a.high)),
-    "to_int": lambda a: Range(op("to_int", a.low), op("to_int", a.high)),
-}
