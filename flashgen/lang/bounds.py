@@ -165,10 +165,10 @@ class _Solver:
             if "k" not in variables(condition):
                 return (yield from self._choose(op("where", condition, TRUE, rest)))
         a, b = (yield left), (yield right)
-        if a.closed and b.closed and not a.lower and not b.lower:
-            return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))  # type: ignore[arg-type]
-        if a.closed and b.closed and not a.upper and not b.upper:
-            return KeyRange(lower=(op("min", a.lower_bound, b.lower_bound),))  # type: ignore[arg-type]
+        if a.closed and b.closed and not a.lower and not b.lower and a.upper_bound and b.upper_bound:
+            return KeyRange(upper=(op("max", a.upper_bound, b.upper_bound),))
+        if a.closed and b.closed and not a.upper and not b.upper and a.lower_bound and b.lower_bound:
+            return KeyRange(lower=(op("min", a.lower_bound, b.lower_bound),))
         return KeyRange(residual=mask)
 
     def _choose(self, mask: Expr) -> Step:

@@ -26,8 +26,8 @@ def evaluate(expr: Expr, variables: Mapping[str, Value], tensors: Mapping[str, S
     return evaluator(expr)(variables, tensors or {})
 
 
-def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Sequence]], Value]:
-    """`evaluate` of one expression, for many places."""
+def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Any]], Value]:
+    """`evaluate` of one expression, for many places. What stands for a tensor may be anything that is indexed so."""
     return _evaluator(expr, frozenset())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeGuard
 
 from flashgen.lang.evaluate import apply
 from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Reduction, Type, const, indices, op, transform
@@ -59,7 +60,7 @@ def representable(value: bool | int | float) -> bool:
     return isinstance(value, float) or INT_MIN <= value <= INT_MAX
 
 
-def _is(node: Expr, *values: bool | int | float) -> bool:
+def _is(node: Expr, *values: bool | int | float) -> TypeGuard[Const]:
     """Whether a node is one of these constants, type and sign of zero included."""
     return isinstance(node, Const) and any(node is const(value) for value in values)
 
@@ -93,7 +94,7 @@ def _mul(node: Expr, x: Expr, y: Expr) -> Expr:
 def _truediv(node: Expr, x: Expr, y: Expr) -> Expr:
     if _is(y, 0.0, -0.0):
         # The same in IEEE 754, and nothing for Python to raise on where it computes with constants.
-        return op("mul", x, const(math.copysign(math.inf, y.value)))  # type: ignore[attr-defined]
+        return op("mul", x, const(math.copysign(math.inf, y.value)))
     return x if _is(y, 1.0) else node
 
 

@@ -109,9 +109,9 @@ def _share_lost(variant: Variant, drawn: Mapping[str, str], borne: _Ends) -> flo
             # Other values at each: those of a few heads may all be fine.
             tensors = {t.name: _drawn(t, drawn.get(t.name, ""), length, draw) for t in variant.inputs}
             place = _place(variant, length, draw)
-            if not mask(place, tensors):  # type: ignore[arg-type]
+            if not mask(place, tensors):
                 continue
-            ends.append(_Ends.of(score(place, tensors)))  # type: ignore[arg-type]
+            ends.append(_Ends.of(score(place, tensors)))
             if ends[-1] > borne:
                 return None
             if (seen := seen + 1) == _PLACES:

@@ -51,7 +51,7 @@ class Plan:
 Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-def plan_parts(variant: Variant, plan: Plan | None, config: object, backward_config: Any) -> tuple[Parts, object, Any]:
+def plan_parts(variant: Variant, plan: Plan | None, config: Any, backward_config: Any) -> tuple[Parts, Any, Any]:
     """A plan as the operator takes it, and its configs unless the caller names others.
 
     With tiles of another size than the plan's, the backward pass makes a schedule of its own.
@@ -61,7 +61,7 @@ def plan_parts(variant: Variant, plan: Plan | None, config: object, backward_con
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
     variant.refuse_plan_of(plan.variant)
-    if config is not None and not plan.serves(Config.of(config)):  # type: ignore[arg-type]
+    if config is not None and not plan.serves(Config.of(config)):
         known = "those on record" if plan.config is None else f"{plan.config.BM} x {plan.config.BN}"
         raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {known}")
     config = plan.config if config is None else config

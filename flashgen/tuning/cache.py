@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -195,14 +195,17 @@ def clear_records(**filters: str) -> int:
     tables = {entry.path for entry in gone}
     try:
         for path in sorted(tables if filters else tables | {*_begun(root)}):
-            keys = {entry.record.key for entry in gone if entry.path == path}
-            _rewrite(path, lambda table, keys=keys: {key: table[key] for key in table if key not in keys})  # type: ignore[misc]
+            _rewrite(path, partial(_without, {entry.record.key for entry in gone if entry.path == path}))
         for path in [] if filters else _leftovers(root):
             path.unlink(missing_ok=True)
     except OSError as error:
         raise EnvironmentProblem(f"the cache {root.parent} cannot be cleared: {error}; check who owns it") from error
     forget()
     return len(gone)
+
+
+def _without(keys: Set[Key], table: Table) -> Table:
+    return {key: record for key, record in table.items() if key not in keys}
 
 
 def studies_folder() -> Path:
