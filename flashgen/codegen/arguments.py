@@ -72,7 +72,7 @@ def dropout_reads(variant: Variant) -> frozenset[str]:
 
 
 def unspecialized(
-    variant: Variant, reads: set[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
+    variant: Variant, reads: Collection[str], scheduled: bool, schedule: Sequence[str] = SCHEDULE
 ) -> tuple[str, ...]:
     """The integers that a kernel is not compiled anew for."""
     sizes = ("heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")

@@ -1,18 +1,76 @@
-"""Which function of the device makes a step of a kernel's online softmax, and how it is called."""
+"""What the portable kernels of the forward pass have in common, dense and decode: the holes of an online softmax."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
+from flashgen.analysis.facts import Facts
+from flashgen.codegen.arguments import extra_arguments, q_offset
+from flashgen.codegen.pairs import Function, Pairs
+from flashgen.emit.prologue import Prologue
+
+
+@dataclass(frozen=True)
 class OnlineSoftmax:
-    """What a view has that says whether logits are `scaled` dot products, or `natural`, and the products' precision."""
+    """The holes that both kernels have. Every string is Triton text; names are those of the kernel.
 
-    scaled: bool
+    `score` is None where the logit is the dot product times `qk_scale`: `scaled`. `mask` is None without one; `shown`
+    is what a tile that needs it keeps. Logits are in units of log2, or `natural`. `precision` is that of products of
+    float32 inputs. `reads` are the names that the kernel reads, `arguments` its arguments beyond those that every
+    variant has.
+    """
+
+    score: Function | None
+    score_call: str
+    mask: Function | None
+    logit: str
+    shown: str
+    clamps_k: bool
+    scheduled: bool
     natural: bool
+    without_fma: bool
     precision: str
+    q_offset: str
+    prologue: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    row_shift: bool
+    sink: bool
+    reads: frozenset[str]
+    arguments: tuple[str, ...]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that the kernel calls."""
+        return tuple(f for f in (self.score, self.mask) if f is not None)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether logits are scaled dot products."""
+        return self.score is None
+
+    @property
+    def q_vector(self) -> bool:
+        """Whether the positions of the tile's queries are read."""
+        return "q" in self.reads
+
+    @property
+    def q_first(self) -> bool:
+        """Whether the first of them is."""
+        return "q_first" in self.reads
+
+    @property
+    def q_last(self) -> bool:
+        """Whether the last of them is."""
+        return "q_last" in self.reads
+
+    @property
+    def precise(self) -> bool:
+        """Whether functions differ by whether inputs are float32."""
+        return "PRECISE" in self.reads
 
     @property
     def softmax_function(self) -> str:
-        """The function's name."""
+        """The name of the function of the device that makes a step of the softmax."""
         return f"online_softmax{self._form}"
 
     @property
@@ -34,3 +92,32 @@ class OnlineSoftmax:
     @property
     def _logits(self) -> str:
         return "qk, qk_scale" if self.scaled else "x"
+
+
+def online_softmax(
+    facts: Facts, found: Pairs, prologue: Prologue, more: frozenset[str] = frozenset()
+) -> OnlineSoftmax:  # fmt: skip
+    """Work these holes out, when the prologue has all that the loop needs; `more` are names that the kernel reads."""
+    variant, epilogue = facts.variant, prologue.fork()
+    row_shift = found.row_shift(epilogue)
+    reads = prologue.reads | found.reads | more
+    spread = "tl.zeros([BM, BN], tl.float32) + " if found.spread else ""
+    return OnlineSoftmax(
+        score=found.score,
+        score_call="" if found.score is None else spread + found.score.call,
+        mask=found.mask,
+        logit=found.logit,
+        shown=found.shown.result,
+        clamps_k=found.clamps_k,
+        scheduled=facts.uses_schedule,
+        natural=found.natural,
+        without_fma=facts.logits.without_fma,
+        precision="tf32" if variant.allow_tf32 else "ieee",
+        q_offset=q_offset(facts),
+        prologue=prologue.lines,
+        epilogue=(*epilogue.lines, *row_shift),
+        row_shift=bool(row_shift),
+        sink=variant.sink,
+        reads=frozenset(reads),
+        arguments=extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set())),
+    )

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
 from flashgen.analysis.rows import row_facts
-from flashgen.codegen.arguments import extra_arguments, new_prologue, own_integers, q_offset
+from flashgen.codegen.arguments import new_prologue, own_integers
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import extreme, loop_limits
-from flashgen.codegen.online import OnlineSoftmax
+from flashgen.codegen.online import OnlineSoftmax, online_softmax
 from flashgen.codegen.packed import with_packed_queries
 from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
 from flashgen.emit.fragments import Fragment
@@ -26,7 +26,7 @@ from flashgen.spec.variant import Variant
 
 @dataclass(frozen=True)
 class DecodeView(OnlineSoftmax):
-    """The holes of a decode kernel; what has the name of one of `ForwardView` means the same.
+    """The holes of a decode kernel.
 
     `paged`: keys lie in pages. `first` and `stop` are the ends of the keys that some row of the tile sees, "" for the
     first of all; `masked` is the condition under which a tile needs the mask. `row_shift_spread` is the row shift as a
@@ -35,50 +35,28 @@ class DecodeView(OnlineSoftmax):
 
     name: str
     paged: bool
-    scaled: bool
-    score: Function | None
-    score_call: str
-    mask: Function | None
-    logit: str
-    shown: str
-    clamps_k: bool
-    scheduled: bool
-    reads_h: bool
-    q_vector: bool
-    precise: bool
-    precision: str
-    q_first: bool
-    q_last: bool
-    q_offset: str
-    prologue: tuple[str, ...]
     limits: tuple[str, ...]
     first: bool
     stop: str
     masked: str
-    epilogue: tuple[str, ...]
-    natural: bool
-    without_fma: bool
-    row_shift: bool
     row_shift_spread: str
-    sink: bool
-    arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
     span: int | None
 
     @property
+    def reads_h(self) -> bool:
+        """Whether the rows' query heads are read."""
+        return "h" in self.reads
+
+    @property
     def of_rows(self) -> tuple[str, ...]:
         """What the kernel reads that differs from row to row."""
-        return tuple(name for name, is_read in (("h", self.reads_h), ("q", self.q_vector)) if is_read)
+        return tuple(name for name in ("h", "q") if name in self.reads)
 
     @property
     def residue(self) -> bool:
         """Whether what the log-sum-exp has lost is written, for a backward pass."""
         return self.natural and not self.paged
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
-        return tuple(f for f in (self.score, self.mask) if f is not None)
 
 
 def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> DecodeView:
@@ -88,49 +66,23 @@ def decode_view(variant: Variant, known: Sequence[Function], paged: bool) -> Dec
     prologue = new_prologue(facts)
     found = _apart(pairs(facts, prologue), facts.own, known)
     limits = _limits(facts, prologue)
-    epilogue = prologue.fork()
-    row_shift = found.row_shift(epilogue)
+    common = online_softmax(facts, found, prologue)
+    common = replace(common, shown=common.shown or "k < kv_len")
     by_row = found.row is not None and bool(level(found.row))
-    reads = prologue.reads | found.reads
     sizes = ("total_q", "max_q", "num_blocks", "max_keys") if paged else ("q_len", "kv_len", "num_splits")
-    integers = own_integers(variant, reads)
+    integers = own_integers(variant, common.reads)
+    if paged and "batch" not in integers:
+        sizes = (*sizes, "batch")
     return DecodeView(
+        **vars(common),
         name="_decode_paged" if paged else "_decode",
         paged=paged,
-        scaled=found.score is None,
-        score=found.score,
-        score_call=_spread(found),
-        mask=found.mask,
-        logit=found.logit,
-        shown=found.shown.result or "k < kv_len",
-        clamps_k=found.clamps_k,
-        scheduled=facts.uses_schedule,
-        reads_h="h" in reads,
-        q_vector="q" in reads,
-        precise="PRECISE" in reads,
-        precision="tf32" if variant.allow_tf32 else "ieee",
-        q_first="q_first" in reads,
-        q_last="q_last" in reads,
-        q_offset=q_offset(facts),
-        prologue=prologue.lines,
         limits=limits.lines,
         first="first" in limits.defines,
         stop="stop" if "stop" in limits.defines else "kv_len",
         masked=limits.result,
-        epilogue=(*epilogue.lines, *row_shift),
-        natural=found.natural,
-        without_fma=facts.logits.without_fma,
-        row_shift=bool(row_shift),
         row_shift_spread="row_shift" if by_row else "row_shift + tl.zeros([BM], tl.float32)",
-        sink=variant.sink,
-        arguments=extra_arguments(variant, reads | ({"sinks_ptr"} if variant.sink else set())),
-        unspecialized=(
-            "heads",
-            "kv_heads",
-            *sizes,
-            *(() if "batch" in integers or not paged else ("batch",)),
-            *integers,
-        ),
+        unspecialized=("heads", "kv_heads", *sizes, *integers),
         span=_span(facts),
     )
 
@@ -146,12 +98,6 @@ def _named(function: Function | None, same: Function | None, known: Sequence[Fun
     if function is None or same is None:
         return None
     return named_apart(replace(function, formula=same.formula), known, "_of_rows", "_of_items")
-
-
-def _spread(found: Pairs) -> str:
-    if found.score is None:
-        return ""
-    return f"{'tl.zeros([BM, BN], tl.float32) + ' if found.spread else ''}{found.score.call}"
 
 
 def _limits(facts: Facts, prologue: Prologue) -> Fragment:
