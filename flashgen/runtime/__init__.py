@@ -2,9 +2,9 @@
 
 from flashgen.runtime.alibi import alibi_slopes
 from flashgen.runtime.arguments import REQUIRED, keywords
-from flashgen.runtime.attend import attend, make_plan
-from flashgen.runtime.attend_paged import attend_paged
-from flashgen.runtime.attend_varlen import attend_varlen, make_varlen_plan
+from flashgen.runtime.attention import attend, make_plan
+from flashgen.runtime.attention_paged import attend_paged
+from flashgen.runtime.attention_varlen import attend_varlen, make_varlen_plan
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
@@ -35,11 +35,11 @@ from flashgen.runtime.dropout import DROPOUT_P, DROPOUT_SEED, dropout_of, kept_m
 from flashgen.runtime.eager import eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
-from flashgen.runtime.operator import operator
-from flashgen.runtime.paged_operator import paged_operator
 from flashgen.runtime.planning_paged import paged_plan
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.torch_operator import operator
+from flashgen.runtime.torch_operator_paged import paged_operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.varlen import packed_variant
 

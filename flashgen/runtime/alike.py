@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from flashgen.runtime.memory import remember
+from flashgen.runtime.bounded_cache import remember
 
 _Select = Callable[[Sequence[Any]], Sequence[Any]]
 # As many may alternate whose first arguments have the same shape.

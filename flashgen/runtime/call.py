@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from flashgen.runtime.arguments import refuse_unstrided, shown, sizes_of
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.memory import remember
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.strides import kernel_ready, row_strides
 

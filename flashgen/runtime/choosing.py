@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
 from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
-from flashgen.runtime.memory import remember
 from flashgen.runtime.paged import PagedCall
 from flashgen.runtime.records import Bucket
 from flashgen.runtime.registry import checked, kernel_like, kernel_of

@@ -15,8 +15,8 @@ from typing import Any
 
 from triton.compiler import CompiledKernel
 
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.descriptors import Tiling
-from flashgen.runtime.memory import remember
 
 # What the launcher in C gets, by the launches, the stream and the addresses.
 _handed: dict[Hashable, tuple[Any, ...]] = {}

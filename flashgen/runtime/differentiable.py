@@ -25,7 +25,6 @@ from flashgen.runtime.arguments import sizes_of
 from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.forward_pass import attention_forward
-from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs
 from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, given_by_head
 from flashgen.runtime.packed_sizes import packed_sizes
@@ -33,6 +32,7 @@ from flashgen.runtime.planning import register_plans
 from flashgen.runtime.schedule import check_parts
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.strides import say_once
+from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.vmap import BatchAxes, own_axes
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from flashgen.runtime.differentiable import attention_operator
-from flashgen.runtime.operator import Operator
-from flashgen.runtime.paged_operator import paged_operator
+from flashgen.runtime.torch_operator import Operator
+from flashgen.runtime.torch_operator_paged import paged_operator
 from flashgen.runtime.variant import Variant
 
 # The text of each table of tuned records by its name, `<gpu>.json`.

@@ -13,7 +13,7 @@ from flashgen.runtime.call import Call
 from flashgen.runtime.choosing import inputs_config, rest_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Sums, names_of
-from flashgen.runtime.exact import input_gradient, input_sums
+from flashgen.runtime.exact_sums import input_gradient, input_sums
 from flashgen.runtime.forward_pass import query_schedule
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, InputSums
 from flashgen.runtime.registry import kernel_of

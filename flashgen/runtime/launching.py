@@ -23,14 +23,14 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.described import Described
 from flashgen.runtime.descriptors import Tiling
 from flashgen.runtime.device.rounding import compiled_with
-from flashgen.runtime.memory import remember
+from flashgen.runtime.specialization import describe_arguments, flat_arguments
 from flashgen.runtime.streams import scratch
 from flashgen.runtime.tracing import current_tracer
-from flashgen.runtime.traits import describe_arguments, flat_arguments
 
 
 class Found(NamedTuple):

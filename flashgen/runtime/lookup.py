@@ -26,9 +26,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.memory import remember
 from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
 from flashgen.runtime.records import Bucket, Device, Key, Record, exponent
 from flashgen.runtime.registry import mode_of

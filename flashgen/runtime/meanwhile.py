@@ -16,7 +16,7 @@ import triton
 from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.device.rounding import compiled_with
 from flashgen.runtime.launching import Rest, launches_freely
-from flashgen.runtime.traits import flat_arguments
+from flashgen.runtime.specialization import flat_arguments
 
 # `relaunch`, and what may stand in its place.
 Relaunch = Callable[[Any, tuple[Hashable, ...], Mapping[str, Any], Callable[[], Rest]], None]

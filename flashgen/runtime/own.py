@@ -8,9 +8,9 @@ from typing import Any, TypeGuard
 import torch
 
 from flashgen.runtime.arguments import check_input
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import Call, Layout, OwnLayout, prepare
 from flashgen.runtime.declared import Input
-from flashgen.runtime.memory import remember
 from flashgen.runtime.packed_sizes import packed_call
 from flashgen.runtime.paged import PagedLayout
 from flashgen.runtime.sizes import Sizes

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import check_longest
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import Call, Layout
-from flashgen.runtime.memory import remember
 from flashgen.runtime.sizes import Sizes
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, refuse_unstrided, shown
+from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
-from flashgen.runtime.memory import remember
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.strides import is_contiguous_last
 

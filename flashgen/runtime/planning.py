@@ -15,11 +15,11 @@ from flashgen.runtime.call import Call, Layout
 from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.schedule import make_schedule
-from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.own import check_inputs, prepare_own
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.schedule import Plan, state_shape
 from flashgen.runtime.sizes import Sizes
+from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
 
 # That of each variant which takes plans, by its full name: torch.compile looks none up by an object.

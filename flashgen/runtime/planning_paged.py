@@ -17,8 +17,8 @@ from flashgen.runtime.decoding import programs_at_once, row_tile
 from flashgen.runtime.device.plan import plan_splits
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, extension_of, of_few_queries
 from flashgen.runtime.launching import launch
-from flashgen.runtime.operator import Operator, operator
 from flashgen.runtime.paged import PagedCall, PagedLayout, layout_of, prepare_paged
+from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 

@@ -17,12 +17,12 @@ import triton
 from triton.runtime import driver
 
 from flashgen.runtime.alike import answer_of_last, forget_last, remember_last
+from flashgen.runtime.bounded_cache import remember
+from flashgen.runtime.buffers import Buffers, maker
 from flashgen.runtime.described import Handing, handing
 from flashgen.runtime.descriptors import Tiled
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_direct
 from flashgen.runtime.launching import launches_freely
-from flashgen.runtime.memory import remember
-from flashgen.runtime.rooms import Rooms, maker
 from flashgen.runtime.streams import scratch
 from flashgen.runtime.tracing import GIVEN, MADE, OF_STREAM, Launch, Place, Result, TiledPlace, Tracer
 
@@ -81,11 +81,11 @@ class Replay:
     ) -> None:
         self._places = tuple(places)
         self._gpu = given[places[0]].get_device()
-        made = Rooms.of(tracer.rooms, results)
+        made = Buffers.of(tracer.buffers, results)
         results = made.results
-        self._makers = [maker(room) for room in made.rooms]
+        self._makers = [maker(buffer) for buffer in made.buffers]
         self._launches = tracer.launches
-        firsts = {GIVEN: 0, MADE: len(places), OF_STREAM: len(places) + len(made.rooms)}
+        firsts = {GIVEN: 0, MADE: len(places), OF_STREAM: len(places) + len(made.buffers)}
         self._arguments = [_Arguments(launch, firsts, made.places) for launch in tracer.launches]
         # By the stream.
         self._handings: dict[Hashable, list[Handing]] = {}

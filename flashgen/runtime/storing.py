@@ -11,10 +11,10 @@ from flashgen.runtime.arguments import check_tensors, refuse_unstrided
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
-from flashgen.runtime.operator import operator
 from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.paged import CACHE_DTYPES, Pages, refuse_other_slots, scale_strides
 from flashgen.runtime.strides import is_contiguous_last
+from flashgen.runtime.torch_operator import operator
 
 
 def store_kv(

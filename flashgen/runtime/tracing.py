@@ -21,7 +21,7 @@ GIVEN, MADE, OF_STREAM = "given", "made", "of stream"
 OfStream = Callable[[int, int], torch.Tensor]
 
 
-class Room(NamedTuple):
+class Buffer(NamedTuple):
     """A tensor that a pass makes; with `zeroed` it holds zeros, else nothing yet."""
 
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ class Tracer(TorchDispatchMode):
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.rooms: list[Room] = []
+        self.buffers: list[Buffer] = []
         self.of_streams: list[OfStream] = []
         self.launches: list[Launch] = []
         self.refused = ""
@@ -121,8 +121,8 @@ class Tracer(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         if packet in _EMPTY or packet in _ZEROS:
-            self._know(found, Place(MADE, len(self.rooms), 0))
-            self.rooms.append(Room(tuple(found.shape), found.stride(), found.dtype, found.device, packet in _ZEROS))
+            self._know(found, Place(MADE, len(self.buffers), 0))
+            self.buffers.append(Buffer(tuple(found.shape), found.stride(), found.dtype, found.device, packet in _ZEROS))
         elif func.is_view:
             for view in found if isinstance(found, (list, tuple)) else [found]:
                 self._view(args[0], view)
@@ -181,8 +181,8 @@ class Tracer(TorchDispatchMode):
         if not isinstance(place, Place) or place.origin != MADE:
             self.refuse("it returns a tensor that it has not made")
             return None
-        room = self.rooms[place.number]
+        buffer = self.buffers[place.number]
         form = tuple(tensor.shape), tensor.stride()
-        if form == (room.shape, room.strides):
+        if form == (buffer.shape, buffer.strides):
             return Result(place.number, None)
         return Result(place.number, (*form, int(tensor.storage_offset())))

@@ -17,7 +17,7 @@ from flashgen.spec.variant import Variant
 from flashgen.verify.budget import Reference, Verdict, judge
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
-from flashgen.verify.slopes import counted_apart
+from flashgen.verify.row_terms import counted_apart
 
 
 def prove_paged(

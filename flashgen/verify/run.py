@@ -32,7 +32,7 @@ from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
-from flashgen.verify.slopes import counted_apart
+from flashgen.verify.row_terms import counted_apart
 
 # What a tuned config is proven on: the tuned problem, as far as a float64 score matrix of it is cheap.
 CONFIG_LENGTH, CONFIG_GROUPS = 1024 + 77, 2

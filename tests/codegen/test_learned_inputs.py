@@ -20,7 +20,7 @@ from flashgen.codegen.loading import load_module
 from flashgen.codegen.pairwise import SIZES, make
 from flashgen.codegen.templates import environment
 from flashgen.lang.evaluate import evaluate
-from flashgen.runtime import exact
+from flashgen.runtime import exact_sums
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -139,14 +139,14 @@ class Problem:
                 turns.add(site.shared_by)
             if site.way:
                 ways.append(apart)
-            buffers.append(exact.input_sums(self.inputs["t"], exact=deterministic and not apart))
+            buffers.append(exact_sums.input_sums(self.inputs["t"], exact=deterministic and not apart))
         group = 1 if "heads" in turns else HEADS if "batch" in turns else BATCH * HEADS
         for first in range(0, BATCH * HEADS, group):
             self.module._add_up[(math.ceil(self.q_len / BM) * group,)](
                 self.ds_out, self.score * 2, *buffers, *(values[name] for name in self.arguments),
                 0.5, first, HEADS, KV_HEADS, self.q_len, self.kv_len, 8, *ways, BM=BM, BN=BN, SKIP_UNIFORM=rest,
             )  # fmt: skip
-        return exact.input_gradient(self.inputs["t"], *buffers)
+        return exact_sums.input_gradient(self.inputs["t"], *buffers)
 
 
 KINDS = {"ty": {"shape": ["batch", "kv_len"], "dtype": "int32"}}
@@ -261,18 +261,18 @@ def test_digits_sum_exactly_in_any_order(add: Any, values: list[float], order: l
     numbers, at = torch.tensor(values), torch.arange(16) % 2
     found = []
     for places in (list(range(16)), order):
-        sums = exact.input_sums(torch.empty(2), exact=True)
+        sums = exact_sums.input_sums(torch.empty(2), exact=True)
         add[(1,)](sums, at[places], numbers[places], N=16)
         found.append(sums)
     assert torch.equal(*found)
     expected = torch.tensor([math.fsum(values[0::2]), math.fsum(values[1::2])], dtype=torch.float64).to(torch.float32)
-    torch.testing.assert_close(exact.rounded(found[0]), expected, rtol=2e-7, atol=0)
+    torch.testing.assert_close(exact_sums.rounded(found[0]), expected, rtol=2e-7, atol=0)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_what_is_not_finite_is_not_lost(add: Any, value: float) -> None:
-    sums = exact.input_sums(torch.empty(3), exact=True)
+    sums = exact_sums.input_sums(torch.empty(3), exact=True)
     add[(1,)](sums, torch.tensor([0, 1]), torch.tensor([value, 2.5]), N=2)
-    found = exact.rounded(sums)
+    found = exact_sums.rounded(sums)
     assert found[0].isnan()
     assert found[1:].tolist() == [2.5, 0.0]

@@ -26,7 +26,7 @@ from flashgen.runtime import Config
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.verify.budget import judge
-from flashgen.verify.slopes import counted_apart
+from flashgen.verify.row_terms import counted_apart
 
 PROBLEM = Problem(2, 2, 1, 5, 19, 16, 16, "float32")
 PARAMS = {

@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
-from flashgen.runtime.traits import describe_arguments
+from flashgen.runtime.specialization import describe_arguments
 
 BACKEND = type(make_backend(GPUTarget("cuda", 90, 32)))
 

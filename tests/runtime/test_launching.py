@@ -19,9 +19,9 @@ from triton.compiler import make_backend
 from triton.experimental.gluon import language as gl
 
 from flashgen.runtime import launching
+from flashgen.runtime.bounded_cache import MOST, remember
 from flashgen.runtime.descriptors import Tile, Tiled, rows_tiling
-from flashgen.runtime.memory import MOST, remember
-from flashgen.runtime.traits import describe_arguments, flat_arguments
+from flashgen.runtime.specialization import describe_arguments, flat_arguments
 
 MEMORY = torch.zeros(64, dtype=torch.uint8)
 VALUES = [

@@ -336,7 +336,7 @@ def test_what_is_written_down_says_where_tensors_lie() -> None:
     (launch,) = tracer.launches
     places = (Place(GIVEN, 0, 48), Place(MADE, 0, 32), Place(MADE, 0, 40))
     assert not tracer.refused and launch == Launch(launch.kernel, launch.compiled, 3, (*places, 7, None))
-    assert results == [Result(0, ((8, 2), (1, 8), 0))] and tracer.rooms[0].shape == (2, 8)
+    assert results == [Result(0, ((8, 2), (1, 8), 0))] and tracer.buffers[0].shape == (2, 8)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_writing_a_call_down_loads_nothing_of_torch_compile() -> None:
         "import sys, torch, warnings; warnings.simplefilter('ignore')\n"
         "from flashgen.runtime.tracing import Tracer\n"
         "with Tracer([]) as tracer: torch.empty(3)\n"
-        "assert len(tracer.rooms) == 1\n"
+        "assert len(tracer.buffers) == 1\n"
         "print('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

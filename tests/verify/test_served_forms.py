@@ -13,7 +13,7 @@ from served_specs import SPECS, proven
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
-from flashgen.verify.slopes import counted_apart
+from flashgen.verify.row_terms import counted_apart
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

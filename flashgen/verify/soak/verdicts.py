@@ -18,7 +18,7 @@ from flashgen.verify.bearable import HUGE
 from flashgen.verify.budget import Verdict, judge
 from flashgen.verify.eager_gradients import Loss, evaluate, gradients_of, leaves_of
 from flashgen.verify.gradient_budget import judge_gradients
-from flashgen.verify.slopes import counted_apart
+from flashgen.verify.row_terms import counted_apart
 from flashgen.verify.soak.attend import Oracle
 from flashgen.verify.soak.case import Case
 from flashgen.verify.uncancelled import as_rounded

@@ -17,90 +17,90 @@ import torch
 # Stubs of torch have none of what TorchInductor's code calls.
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda  # type: ignore[attr-defined]
 
-from flashgen.runtime.tracing import Result, Room
+from flashgen.runtime.tracing import Buffer, Result
 
 # Where torch's allocators of GPUs begin a tensor: at multiples of so many bytes.
 _ALIGNMENT = 512
 _Results = Sequence[Result | None] | None
 
 
-class Rooms(NamedTuple):
+class Buffers(NamedTuple):
     """Tensors to make, and what a pass returns of them.
 
     `places` has for each tensor that the pass made which of these it is in now, and how many bytes behind its first.
     """
 
-    rooms: Sequence[Room]
+    buffers: Sequence[Buffer]
     results: _Results
     places: Sequence[tuple[int, int]]
 
     @classmethod
-    def of(cls, rooms: Sequence[Room], results: _Results) -> Rooms:
+    def of(cls, buffers: Sequence[Buffer], results: _Results) -> Buffers:
         """For what a pass made and returned."""
         if results is not None:
-            rooms, results = _as_returned(rooms, results)
+            buffers, results = _as_returned(buffers, results)
         returned = {each.number for each in results or () if each is not None}
-        joined = _joined(rooms, [number for number in range(len(rooms)) if number not in returned])
-        others = [number for number in range(len(rooms)) if number not in joined]
+        joined = _joined(buffers, [number for number in range(len(buffers)) if number not in returned])
+        others = [number for number in range(len(buffers)) if number not in joined]
         places = {number: (new, 0) for new, number in enumerate(others)}
         places |= {number: (len(others), offset) for number, offset in joined.items()}
         if results is not None:
             results = [each and each._replace(number=places[each.number][0]) for each in results]
-        made = [rooms[number] for number in others]
+        made = [buffers[number] for number in others]
         if joined:
             last = max(joined, key=joined.__getitem__)
-            made.append(_bytes(joined[last] + _size(rooms[last]), rooms[last].device))
-        return cls(made, results, [places[number] for number in range(len(rooms))])
+            made.append(_bytes(joined[last] + _size(buffers[last]), buffers[last].device))
+        return cls(made, results, [places[number] for number in range(len(buffers))])
 
 
-def maker(room: Room) -> Callable[[], torch.Tensor]:
+def maker(buffer: Buffer) -> Callable[[], torch.Tensor]:
     """What makes a tensor on the device at hand, by the function that TorchInductor's code has for it.
 
     It takes half the time of torch.empty_strided, which looks for a device, a layout and a mode first.
     """
-    made = _empty_strided_cpu if room.device.type == "cpu" else _empty_strided_cuda
-    make: Callable[[], torch.Tensor] = partial(made, room.shape, room.strides, room.dtype)
-    return (lambda: make().zero_()) if room.zeroed else make
+    made = _empty_strided_cpu if buffer.device.type == "cpu" else _empty_strided_cuda
+    make: Callable[[], torch.Tensor] = partial(made, buffer.shape, buffer.strides, buffer.dtype)
+    return (lambda: make().zero_()) if buffer.zeroed else make
 
 
-def _joined(rooms: Sequence[Room], numbers: Iterable[int]) -> Mapping[int, int]:
+def _joined(buffers: Sequence[Buffer], numbers: Iterable[int]) -> Mapping[int, int]:
     """Where each of these is in one tensor for all: bytes by its number; nothing where that is no fewer tensors."""
-    numbers = [number for number in numbers if not rooms[number].zeroed]
-    if len(numbers) < 2 or len({rooms[number].device for number in numbers}) > 1:
+    numbers = [number for number in numbers if not buffers[number].zeroed]
+    if len(numbers) < 2 or len({buffers[number].device for number in numbers}) > 1:
         return {}
     offsets, end = {}, 0
     for number in numbers:
         offsets[number] = end
-        end += -(-_size(rooms[number]) // _ALIGNMENT) * _ALIGNMENT
+        end += -(-_size(buffers[number]) // _ALIGNMENT) * _ALIGNMENT
     return offsets
 
 
-def _size(room: Room) -> int:
+def _size(buffer: Buffer) -> int:
     """Bytes from a tensor's first element to behind its last."""
-    if not all(room.shape):
+    if not all(buffer.shape):
         return 0
-    last = sum((length - 1) * stride for length, stride in zip(room.shape, room.strides, strict=True))
-    return (last + 1) * room.dtype.itemsize
+    last = sum((length - 1) * stride for length, stride in zip(buffer.shape, buffer.strides, strict=True))
+    return (last + 1) * buffer.dtype.itemsize
 
 
-def _bytes(size: int, device: torch.device) -> Room:
-    return Room((size,), (1,), torch.uint8, device, zeroed=False)
+def _bytes(size: int, device: torch.device) -> Buffer:
+    return Buffer((size,), (1,), torch.uint8, device, zeroed=False)
 
 
-def _as_returned(rooms: Sequence[Room], results: Sequence[Result | None]) -> tuple[Sequence[Room], _Results]:
-    """Rooms in the form in which all of each is returned, where that is another one."""
-    rooms, results = list(rooms), list(results)
+def _as_returned(buffers: Sequence[Buffer], results: Sequence[Result | None]) -> tuple[Sequence[Buffer], _Results]:
+    """Buffers in the form in which all of each is returned, where that is another one."""
+    buffers, results = list(buffers), list(results)
     numbers = [each.number for each in results if each is not None]
     for place, result in enumerate(results):
         if result is None or result.part is None or numbers.count(result.number) > 1:
             continue
         shape, strides, offset = result.part
-        room = rooms[result.number]
-        whole = offset == 0 and math.prod(shape) == math.prod(room.shape)
-        if whole and _is_dense(room.shape, room.strides) and _is_dense(shape, strides):
-            rooms[result.number] = room._replace(shape=shape, strides=strides)
+        buffer = buffers[result.number]
+        whole = offset == 0 and math.prod(shape) == math.prod(buffer.shape)
+        if whole and _is_dense(buffer.shape, buffer.strides) and _is_dense(shape, strides):
+            buffers[result.number] = buffer._replace(shape=shape, strides=strides)
             results[place] = Result(result.number, None)
-    return rooms, results
+    return buffers, results
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

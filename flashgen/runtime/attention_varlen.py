@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import check_types
-from flashgen.runtime.attend import attend, make_plan
-from flashgen.runtime.operator import Operator
+from flashgen.runtime.attention import attend, make_plan
 from flashgen.runtime.packed_form import as_batch_of_one, refuse_odd_ends
 from flashgen.runtime.schedule import Plan
+from flashgen.runtime.torch_operator import Operator
 from flashgen.runtime.variant import Variant
 
 

@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.runtime.rooms import Rooms, maker
-from flashgen.runtime.tracing import Result, Room
+from flashgen.runtime.buffers import Buffers, maker
+from flashgen.runtime.tracing import Buffer, Result
 
 CPU = torch.device("cpu")
 
 
-def room(*shape: int, dtype: torch.dtype = torch.float32, zeroed: bool = False, device: torch.device = CPU) -> Room:
-    return Room(shape, torch.empty(shape, device="meta").stride(), dtype, device, zeroed)
+def buffer(*shape: int, dtype: torch.dtype = torch.float32, zeroed: bool = False, device: torch.device = CPU) -> Buffer:
+    return Buffer(shape, torch.empty(shape, device="meta").stride(), dtype, device, zeroed)
 
 
-def size_of(each: Room) -> int:
+def size_of(each: Buffer) -> int:
     return torch.Size(each.shape).numel() * each.dtype.itemsize
 
 
@@ -28,41 +28,41 @@ def size_of(each: Room) -> int:
 def test_what_is_returned_or_zeroed_is_alone_and_the_rest_together(
     sizes: list[int], zeroed: set[int], returned: set[int]
 ) -> None:
-    before = [room(size, zeroed=number in zeroed) for number, size in enumerate(sizes)]
+    before = [buffer(size, zeroed=number in zeroed) for number, size in enumerate(sizes)]
     alone = [number for number in range(len(sizes)) if number in zeroed | returned]
     results = [Result(number, None) for number in sorted(returned) if number < len(sizes)]
-    made = Rooms.of(before, [None, *results])
+    made = Buffers.of(before, [None, *results])
     together = [number for number in range(len(sizes)) if number not in alone]
-    assert len(made.rooms) == len(alone) + min(len(together), 1)
+    assert len(made.buffers) == len(alone) + min(len(together), 1)
     assert made.results is not None and made.results[0] is None
     for old, new in zip(results, made.results[1:], strict=True):
-        assert new is not None and made.rooms[new.number] == before[old.number]
+        assert new is not None and made.buffers[new.number] == before[old.number]
     for number in alone:
         place, offset = made.places[number]
-        assert made.rooms[place] == before[number] and offset == 0
+        assert made.buffers[place] == before[number] and offset == 0
     ends = 0
     for number in together:
         place, offset = made.places[number]
         assert place == made.places[together[0]][0] and offset >= ends and offset % 512 == 0
         ends = offset + size_of(before[number])
-        assert ends <= size_of(made.rooms[place])
+        assert ends <= size_of(made.buffers[place])
 
 
 def test_strides_with_gaps_have_their_room() -> None:
-    rows = Room((3, 4), (100, 1), torch.float16, CPU, zeroed=False)
-    made = Rooms.of([rows, room(5)], None)
-    assert made.places == [(0, 0), (0, 512)] and size_of(made.rooms[0]) == 532
-    assert size_of(Rooms.of([room(5), rows], None).rooms[0]) == 512 + (2 * 100 + 4) * 2
+    rows = Buffer((3, 4), (100, 1), torch.float16, CPU, zeroed=False)
+    made = Buffers.of([rows, buffer(5)], None)
+    assert made.places == [(0, 0), (0, 512)] and size_of(made.buffers[0]) == 532
+    assert size_of(Buffers.of([buffer(5), rows], None).buffers[0]) == 512 + (2 * 100 + 4) * 2
 
 
 def test_tensors_of_several_devices_are_not_one() -> None:
-    made = Rooms.of([room(5), room(6, device=torch.device("meta"))], None)
-    assert made.rooms == [room(5), room(6, device=torch.device("meta"))] and made.places == [(0, 0), (1, 0)]
+    made = Buffers.of([buffer(5), buffer(6, device=torch.device("meta"))], None)
+    assert made.buffers == [buffer(5), buffer(6, device=torch.device("meta"))] and made.places == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("strides", [(12, 4, 1), (4, 8, 1), (20, 5, 1)])
 def test_tensors_are_made_as_they_were(strides: tuple[int, ...]) -> None:
     for dtype in (torch.bfloat16, torch.float32, torch.int32, torch.uint8):
-        made = maker(Room((2, 3, 4), strides, dtype, CPU, zeroed=False))()
+        made = maker(Buffer((2, 3, 4), strides, dtype, CPU, zeroed=False))()
         assert (made.shape, made.stride(), made.dtype, made.device) == ((2, 3, 4), strides, dtype, CPU)
-        assert not maker(Room((2, 3, 4), strides, dtype, CPU, zeroed=True))().any()
+        assert not maker(Buffer((2, 3, 4), strides, dtype, CPU, zeroed=True))().any()

@@ -10,7 +10,7 @@ import torch
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
-from flashgen.verify.slopes import ROWS_OF_A_TILE, counted_apart
+from flashgen.verify.row_terms import ROWS_OF_A_TILE, counted_apart
 
 PROBLEM = Problem(2, 4, 2, 20, 30, 16, 16, "float32")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.attend import inputs_of, scalars_of
+from flashgen.runtime.attention import inputs_of, scalars_of
 from flashgen.runtime.autocast import autocast_beside_cache
 from flashgen.runtime.choosing import config_text
-from flashgen.runtime.operator import Operator
 from flashgen.runtime.planning_paged import PagedPlan, PlanParts
+from flashgen.runtime.torch_operator import Operator
 from flashgen.runtime.variant import Variant
 
 
