@@ -57,9 +57,10 @@ def bench(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Measure generated kernels beside eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention.
+    """Measure generated kernels beside what else computes the variant.
 
-    With --mode varlen, decode or paged beside what others have for packed sequences, few queries and paged caches.
+    That is eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention; with --mode varlen, decode or
+    paged what others have for packed sequences, few queries and paged caches.
     """
     from flashgen.bench.picture import draw
     from flashgen.tuning.workloads import problems

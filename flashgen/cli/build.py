@@ -37,7 +37,7 @@ def build(
     ] = True,
     json: Json = False,
 ) -> None:
-    """Render, prove and tune specs; without a GPU compile them for the targets instead of tuning."""
+    """Render, prove and tune specs. Without a GPU they are compiled for the targets instead of being tuned."""
     from flashgen.api import Built, construct
 
     check_choice("--preset", preset, PRESETS)

@@ -56,7 +56,7 @@ def show(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Show one record whole: its config, how it was measured, under which versions and clocks."""
+    """Show one record whole. It has the config, how it was measured, and under which versions and clocks."""
     from flashgen.tuning.cache import find_record
 
     output = Output.choose(json)
@@ -83,7 +83,7 @@ def explain(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Say which record a call would use, and field by field why each earlier source has none."""
+    """Say which record a call would use. Of each earlier source it says, field by field, why it has none."""
     from flashgen.explain.sources import device_named, traced
     from flashgen.tuning.workloads import problems
 
@@ -111,7 +111,7 @@ def clear(
     everything: Annotated[bool, typer.Option("--all", help="All of the user's cache: records and studies.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete records from the user's cache, with --all studies too; what is shipped beside modules stays."""
+    """Delete records from the user's cache. With --all studies too; what is shipped beside modules stays."""
     from flashgen.tuning.cache import clear_records
 
     if not (variant or gpu or everything):
@@ -127,7 +127,7 @@ def clear(
 @cache.command("export")
 @guarded
 def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
-    """Copy records of the user's cache beside the kernels that they are of, from where they are shipped."""
+    """Copy records of the user's cache beside their kernels. From there they are shipped."""
     from flashgen.tuning.cache import export_records, list_records
 
     output = Output.choose(json)

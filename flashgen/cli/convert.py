@@ -21,7 +21,7 @@ def convert(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the spec of FlexAttention's mods; the file that has them is run, as Python imports it."""
+    """Print the spec of FlexAttention's mods. The file that has them is run, as Python imports it."""
     from flashgen.flex.converted import converted
 
     # What the file and its mods print is no part of the spec.

@@ -51,7 +51,7 @@ def doctor(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Show versions, GPU, targets that compile and cache folders; exit 1 where something required is missing."""
+    """Show versions, the GPU, targets that compile and folders. It exits with 1 where something needed is missing."""
     output = Output.choose(json)
     failed = False
     with output.progress() as progress:

@@ -50,7 +50,7 @@ def explain(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Show a spec as it is understood: formula, inputs, how tiles are skipped, configs, and the mask as a picture."""
+    """Show what a spec means. Its formula and inputs, how tiles are skipped, the configs, and the mask drawn."""
     from flashgen.explain import explain as explain_variant
     from flashgen.explain.picture import save
 

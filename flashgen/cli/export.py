@@ -21,7 +21,7 @@ def export(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Write a module, its runtime and its tuned configs as one file that needs torch and triton alone."""
+    """Write a module as one file that needs torch and triton alone. Its runtime and its tuned configs are in it."""
     from flashgen.codegen.export import export_module
     from flashgen.runtime.lookup import record_folders, shipped_in
     from flashgen.tuning.cache import list_records

@@ -14,7 +14,7 @@ from flashgen.gallery import GALLERY, gallery
 
 @guarded
 def list_gallery(out: Out = DEFAULT_OUT, json: Json = False) -> None:
-    """List the gallery (variants/*.yaml): what each is, whether it is rendered, for which GPUs it is tuned."""
+    """List the specs in variants/. Of each: what it is, whether it is rendered, for which GPUs it is tuned."""
     from flashgen.spec import load
 
     output = Output.choose(json)

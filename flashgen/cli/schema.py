@@ -10,7 +10,7 @@ from flashgen.cli.options import Json
 
 @guarded
 def schema(json: Json = False) -> None:
-    """Print the JSON Schema of specs, for editors; with --json on one line."""
+    """Print the JSON Schema of specs, for editors. With --json on one line."""
     from flashgen.spec import json_schema
 
     print(dumps(json_schema(), indent=None if json else 2))

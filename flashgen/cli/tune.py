@@ -90,8 +90,7 @@ def tune(
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:
-    """Find and record the best configs on the GPUs at hand; what has a record is skipped."""
-
+    """Find and record the best configs on the GPUs at hand. What has a record is skipped."""
     check_choice("--preset", preset, PRESETS)
     check_choice("--kernel", kernel, KERNEL_CHOICES)
     if seconds is not None and not 0 < seconds < math.inf:

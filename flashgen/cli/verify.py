@@ -26,7 +26,7 @@ def verify(
     level: Annotated[str, typer.Option("--level", help="How many cases: quick or full.")] = "full",
     json: Json = False,
 ) -> None:
-    """Prove the kernels against the eager reference: on the GPU, or without one under Triton's interpreter."""
+    """Prove the kernels against the eager reference. They run on the GPU, or without one under Triton's interpreter."""
     check_choice("--level", level, LEVELS)
     output = Output.choose(json)
 
