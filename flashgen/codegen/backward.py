@@ -20,29 +20,23 @@ from flashgen.spec.variant import Variant
 
 
 @dataclass(frozen=True)
-class BackwardView:
-    """The holes that both kernels have. Every string is Triton text; names are those of the kernel.
+class ScoreView:
+    """The holes that all kernels of the backward pass have. Every string is kernel text; names are the kernel's.
 
     `score` is None where the logit is the dot product times `qk_scale`. Where `nonlinear`, it also returns d score_out
     / d score, which differs from pair to pair; otherwise `factor` is that derivative as text to multiply with, empty
-    for 1. `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of the
-    logits, to be taken off its log-sum-exp; both are in units of log2, or `natural`.
+    for 1. Logits are in units of log2, or `natural`. `reads` are the names that the kernel reads, `arguments` its
+    arguments beyond those that every variant has, `unspecialized` those that change from call to call.
     """
 
     score: Function | None
     score_call: str
     nonlinear: bool
     factor: str
-    mask: Function | None
-    shown: str
-    scheduled: bool
     natural: bool
     without_fma: bool
-    row: str
     prologue: tuple[str, ...]
-    limits: tuple[str, ...]
     reads: frozenset[str]
-    precision: str
     q_offset: str
     arguments: tuple[str, ...]
     unspecialized: tuple[str, ...]
@@ -52,13 +46,29 @@ class BackwardView:
         return self.reads.issuperset(DROPOUT)
 
     @property
+    def logit(self) -> str:
+        return "qk" if self.score is None else "x"
+
+
+@dataclass(frozen=True)
+class BackwardView(ScoreView):
+    """The holes that both portable kernels have.
+
+    `mask` is None without one; `shown` is what a tile that needs it keeps. `row` is constant along a row of the
+    logits, to be taken off its log-sum-exp.
+    """
+
+    mask: Function | None
+    shown: str
+    scheduled: bool
+    row: str
+    limits: tuple[str, ...]
+    precision: str
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
-
-    @property
-    def logit(self) -> str:
-        return "qk" if self.score is None else "x"
 
 
 def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:

@@ -21,7 +21,7 @@ from flashgen.codegen.arguments import (
     q_offset,
     unspecialized,
 )
-from flashgen.codegen.backward import score_function
+from flashgen.codegen.backward import ScoreView, score_function
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
@@ -36,22 +36,18 @@ from flashgen.lang.variables import Q_START
 
 
 @dataclass(frozen=True)
-class BackwardKvSm90View:
-    """The holes of the Hopper kernel for dK, dV and parts of dQ, as `BackwardKvView` has them.
+class BackwardKvSm90View(ScoreView):
+    """The holes of the Hopper kernel for dK, dV and parts of dQ, of scores as `BackwardKvView` has them.
 
-    `arguments` are the kernel's beyond those that every variant has, `sizes` the scalars among the others. `reads` are
-    the names that the consumers read. `persistent`: programs take one tile of keys after the other, else one each.
-    `plain_mask`: all there is to the variant is a mask of positions that leaves each key an interval of queries.
-    `holds_v`: full tiles leave registers for V where dQ is made elsewhere. `counts_queries`: where a tensor is read
-    outside the loops over tiles depends on the number of queries. `rank` is the text for where the schedule says which
-    tile of keys has the rank `place` in its head, the longest first, if tiles may come in this order; `ranks_batch`: it
-    differs from one batch element to the next. They, `learned` and `uniform` are for heads that are not wide.
+    `sizes` are the scalars among the arguments of every variant. `reads` are the names that the consumers read.
+    `persistent`: programs take one tile of keys after the other, else one each. `plain_mask`: all there is to the
+    variant is a mask of positions that leaves each key an interval of queries. `holds_v`: full tiles leave registers
+    for V where dQ is made elsewhere. `counts_queries`: where a tensor is read outside the loops over tiles depends on
+    the number of queries. `rank` is the text for where the schedule says which tile of keys has the rank `place` in its
+    head, the longest first, if tiles may come in this order; `ranks_batch`: it differs from one batch element to the
+    next. They, `learned` and `uniform` are for heads that are not wide.
     """
 
-    score: Function | None
-    score_call: str
-    nonlinear: bool
-    factor: str
     seen: SeenRows
     clamps_q: bool
     queries: QueryTiles
@@ -59,17 +55,10 @@ class BackwardKvSm90View:
     rank: str
     ranks_batch: bool
     persistent: bool
-    natural: bool
-    without_fma: bool
     holds_v: bool
     plain_mask: bool
     counts_queries: bool
-    prologue: tuple[str, ...]
-    reads: frozenset[str]
-    q_offset: str
-    arguments: tuple[str, ...]
     sizes: tuple[str, ...]
-    unspecialized: tuple[str, ...]
     learned: LearnedSm90 | None
     uniform: UniformTiles | None
 
@@ -88,10 +77,6 @@ class BackwardKvSm90View:
         return tuple(name for name in self.sizes if name != "by_rank")
 
     of_roles = staticmethod(of_roles)
-
-    @property
-    def dropout(self) -> bool:
-        return self.reads.issuperset(DROPOUT)
 
     @property
     def dk_arguments(self) -> tuple[str, ...]:
@@ -127,10 +112,6 @@ class BackwardKvSm90View:
         uniform = self.uniform.functions if self.uniform else ()
         learned = self.learned.functions if self.learned else ()
         return (*(f for f in (self.score, self.seen.rest) if f is not None), *uniform, *learned)
-
-    @property
-    def logit(self) -> str:
-        return "qk" if self.score is None else "x"
 
     def tile_reads(self, tiles: str) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows.

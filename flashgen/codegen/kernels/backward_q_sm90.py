@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.arguments import (
-    DROPOUT,
     PACKED_SIZES,
     SCHEDULE,
     dropout_reads,
@@ -20,7 +19,7 @@ from flashgen.codegen.arguments import (
     q_offset,
     unspecialized,
 )
-from flashgen.codegen.backward import score_function
+from flashgen.codegen.backward import ScoreView, score_function
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
@@ -36,18 +35,13 @@ _ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "num_rows"}
 
 
 @dataclass(frozen=True)
-class BackwardQSm90View:
+class BackwardQSm90View(ScoreView):
     """The holes of the Hopper kernel for dQ: of scores as `BackwardQView` has them, of tiles as `ForwardSm90View` does.
 
-    `arguments` are the kernel's beyond those that every variant has, `keys_arguments` those that say which tiles of
-    keys there are, `sizes` the scalars among the others. `reads` are the names that the consumers read, `loaded` what
-    the producer takes of its work.
+    `keys_arguments` are those that say which tiles of keys there are, `sizes` the scalars among those of every variant.
+    `reads` are the names that the consumers read, `loaded` what the producer takes of its work.
     """
 
-    score: Function | None
-    score_call: str
-    nonlinear: bool
-    factor: str
     mask: Function | None
     shown: str
     clamps_k: bool
@@ -57,17 +51,10 @@ class BackwardQSm90View:
     start: str
     loaded: tuple[str, ...]
     longest_first: bool
-    natural: bool
-    without_fma: bool
     row: str
-    prologue: tuple[str, ...]
-    reads: frozenset[str]
     reads_kv_len: bool
-    q_offset: str
-    arguments: tuple[str, ...]
     keys_arguments: tuple[str, ...]
     sizes: tuple[str, ...]
-    unspecialized: tuple[str, ...]
     uniform: UniformTiles | None
     uniform_test: KeyTileTest | None
     own_test: KeyTileTest | None
@@ -85,10 +72,6 @@ class BackwardQSm90View:
         return tuple(name for name in self.sizes if name != "kv_heads" or {"kv_h", name} & self.reads)
 
     @property
-    def dropout(self) -> bool:
-        return self.reads.issuperset(DROPOUT)
-
-    @property
     def functions(self) -> tuple[Function, ...]:
         """Those that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
@@ -99,10 +82,6 @@ class BackwardQSm90View:
         """The logits of a uniform tile."""
         assert self.uniform is not None
         return self.uniform.logits(_SPREAD, k_first="start")
-
-    @property
-    def logit(self) -> str:
-        return "qk" if self.score is None else "x"
 
 
 def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence[Function]) -> BackwardQSm90View:
