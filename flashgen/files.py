@@ -70,7 +70,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """The same, but a file that says this already is not touched."""
+    """Replace a file by `text` as `write_file` does, unless it says this already."""
     with suppress(OSError, ValueError):
         if not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode():
             return
@@ -91,7 +91,7 @@ def append_to(path: Path, text: str) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """The same for lines: one before them that an interruption cut short stays by itself, and spoils none of these."""
+    """Add lines to the end of a file, as `append_to` does. One that was cut short before stays a line of its own."""
     check_target(path)  # Before it is read: a pipe would be waited for.
     append_to(path, "\n" * _ends_within_a_line(path) + "".join(f"{line}\n" for line in lines))
 

@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The same for what must stay on one line."""
+    """The printable text of what must stay on one line."""
     return "".join(_escaped(c) if c in "\n\t" else c for c in printable(text))
 
 

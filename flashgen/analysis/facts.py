@@ -229,5 +229,5 @@ def _placement(site: LoadSite, tensor: Input, ranges: Ranges) -> Placement:
 
 @lru_cache(maxsize=64)
 def facts_of(variant: Variant) -> Facts:
-    """Those of a variant, the same for all that ask."""
+    """The facts of a variant, one object for all that ask."""
     return Facts(variant)

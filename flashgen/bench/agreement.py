@@ -63,7 +63,7 @@ def disagreement(theirs: Tensor, ours: Tensor, v: Tensor) -> str | None:
 
 
 def gradient_disagreement(argument: str, theirs: Tensor, ours: Tensor, v: Tensor) -> str | None:
-    """The same for a gradient, which is no mean: it is held to its own size.
+    """None where two gradients agree, else a sentence. A gradient is no mean: it is held to its own size.
 
     Each computation rounds the weights, the gradients of the scores, the output and the result, all at random: by
     about one machine epsilon of the whole in the Euclidean norm. Four are allowed for both together, and four times as

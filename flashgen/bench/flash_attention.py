@@ -35,7 +35,7 @@ def dense(variant: Variant, problem: Problem) -> Attend:
 
 
 def packed(variant: Variant, problem: Problem) -> Callable[..., Tensor]:
-    """The same for the arguments of attention_varlen()."""
+    """Its attention for the arguments of attention_varlen(); Unavailable where it has not the variant."""
     options = options_of(variant, problem)
     attend = imported(_MODULE, "flash_attn_varlen_func")
 

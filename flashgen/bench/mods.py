@@ -123,7 +123,7 @@ def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None
 
 
 def measure(name: str, problem: Problem, rounds: int) -> Measured:
-    """Both on a mod, in this process, whose caches are taken to be empty."""
+    """Time flashgen and FlexAttention on a mod, in this process, whose caches are taken to be empty."""
     import torch
     from torch._functorch import config as compilation
     from torch.nn.attention import flex_attention as of_torch
@@ -162,7 +162,7 @@ def _call(attend: Callable, qkv: Sequence[object], score: Callable | None, block
 
 
 def in_a_process_of_its_own(name: str, rounds: int) -> Measured | str:
-    """The same with empty caches, or how it ended instead."""
+    """`measure` in a process of its own with empty caches, or how that ended instead."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {
             "FLASHGEN_CACHE_DIR": str(Path(folder) / "flashgen"),

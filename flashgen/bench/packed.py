@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Those that calls over packed sequences have in common, in the order of attention_varlen()."""
+        """The arguments that calls over packed sequences have in common, in the order of attention_varlen()."""
         call, p = self.call, self.problem
         return call.q, call.k, call.v, self.ends, self.ends, p.q_len, p.kv_len
 
@@ -92,7 +92,7 @@ def as_dense(problem: Problem) -> Problem:
 def prepare_packed(
     variant: Variant, module: ModuleType, case: Case, candidates: Sequence[str], device: str = "cuda"
 ) -> Prepared:  # fmt: skip
-    """These candidates of a case, each run once."""
+    """Run each of these candidates of a case once."""
     import torch
 
     training = case.step != FORWARD

@@ -48,7 +48,7 @@ def leaves(variant: Variant, call: Call) -> tuple[str, ...]:
 
 
 def trainable(variant: Variant, call: Call) -> Call:
-    """The same call, with arguments that ask for gradients."""
+    """The call with arguments that ask for gradients."""
     learned = leaves(variant, call)[3:]
     inputs = {name: t.detach().requires_grad_() if name in learned else t for name, t in call.inputs.items()}
     q, k, v = (tensor.detach().requires_grad_() for tensor in (call.q, call.k, call.v))
@@ -66,7 +66,7 @@ def run_of(step: str, forward: Forward, variant: Variant, call: Call) -> Run:
 
 
 def gradients_run(step: str, forward: Forward, wanted: Sequence[Tensor], shape: Sequence[int]) -> Run:
-    """The same for the gradients of `wanted`, q the first; `shape` is the output's."""
+    """A pass as a call: it returns the output, or the gradients of `wanted`, q the first. `shape` is the output's."""
     import torch
     from torch._functorch import config as compilation
 

@@ -93,7 +93,7 @@ class Prepared:
 
 
 def prepare_case(variant: Variant, module: ModuleType, case: Case, candidates: Sequence[str]) -> Prepared:
-    """These candidates of a case, on the current GPU."""
+    """Run each of these candidates of a case once, on the current GPU."""
     import torch
 
     problem, names = case.problem, tuple(candidates)
@@ -145,7 +145,7 @@ def ready_candidates(
 
 
 def ran(makers: Mapping[str, Ways], variant: Variant, call: Call, step: str) -> tuple[dict[str, Run], dict[str, str]]:
-    """The same of candidates by what makes their forward passes."""
+    """Candidates by what makes their forward passes: the passes of those that ran once, and why others did not."""
     ready: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for name, make_ways in makers.items():

@@ -51,7 +51,7 @@ def flash_attention(variant: Variant, problem: Problem, call: Call) -> Run:
 
 
 def flash_attention_paged(variant: Variant, problem: Problem, call: PagedCall) -> Run:
-    """The same with pages, of which it takes those of 256 keys and multiples of it."""
+    """FlashAttention-2 with a paged cache, of pages of 256 keys or a multiple of it."""
     if problem.block_size % 256 or problem.cache:
         raise Unavailable("takes pages of multiples of 256 keys in the dtype of q")
     attend = imported("flash_attn", "flash_attn_with_kvcache")

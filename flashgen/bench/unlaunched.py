@@ -221,14 +221,14 @@ class _Anywhere(dict[Any, Any]):
 
 
 def at_known_addresses(call: Callable[[], object], on_gpu: bool = False) -> float:
-    """The same where what was handed over before for these tensors is handed over again."""
+    """The host's time of a call where what was handed over before for these tensors is handed over again."""
     with nullcontext() if on_gpu else patch.object(replay, "_handed", _Anywhere()):
         call()
         return microseconds(call)
 
 
 def at_new_addresses(call: Callable[[], object]) -> float:
-    """The same where nothing was handed over before for any tensor."""
+    """The host's time of a call where nothing was handed over before for any tensor."""
 
     def anew() -> None:
         replay._handed.clear()

@@ -105,7 +105,7 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
 
 
 def document(built: Built) -> dict[str, object]:
-    """The same for machines."""
+    """What was done, for machines."""
     report = built.verification
     return {
         "name": built.variant.name,

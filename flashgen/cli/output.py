@@ -54,7 +54,7 @@ class Output:
         print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """The same for what may be meant."""
+        """A line on standard error about what may be meant."""
         print(f"note: {printable(text)}", file=sys.stderr, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

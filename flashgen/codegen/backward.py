@@ -67,7 +67,7 @@ class BackwardView(ScoreView):
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
+        """The functions that the kernel calls."""
         return tuple(f for f in (self.score, self.mask) if f is not None)
 
 

@@ -43,7 +43,7 @@ def shape_text(tensor: Input) -> str:
 
 
 def dims_of(tensor: Input) -> list[str]:
-    """The same dimension by dimension."""
+    """The dimensions of an input as its spec has them, with `|1` where one may be 1 instead."""
     return [f"{d.text}|1" if d.may_be_one else d.text for d in tensor.dims]
 
 

@@ -106,7 +106,7 @@ def _group_arguments(lines: list[str], rows: Sequence[int], function: ast.Functi
 
 
 def _group_list(lines: list[str], decorator: ast.expr, width: int) -> None:
-    """The same for a list that is a decorator's only argument."""
+    """Rewrite a list that is a decorator's only argument in place, as `_group_arguments` does a head."""
     if not isinstance(decorator, ast.Call) or decorator.args or len(decorator.keywords) != 1:
         return
     (keyword,) = decorator.keywords

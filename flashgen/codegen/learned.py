@@ -179,7 +179,7 @@ class SiteTexts:
         return name
 
     def gradient(self, name: str, site: LoadSite, suffix: str = "") -> str:
-        """That of the pairs of a tile, from ds_out; a function for it gets the suffix."""
+        """The gradient of the pairs of a tile, from ds_out; a function for it gets the suffix."""
         derivative = fold(slope(site.derivative, self._variant.mask))
         if derivative is const(1.0):
             return "ds_out"

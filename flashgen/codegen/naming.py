@@ -11,7 +11,7 @@ from flashgen.spec.variant import Dim, Input, Variant
 
 
 def inner(variant: Variant) -> Variant:
-    """The same variant under the names of its generated code; itself where these are those of its spec."""
+    """The variant under the names of its generated code; itself where these are those of its spec."""
     names = inner_names(variant)
     if all(name == inside for name, inside in names.items()):
         return variant

@@ -39,7 +39,7 @@ def with_packed_queries(variant: Variant) -> Variant:
 
 
 def with_packed_sequences(variant: Variant) -> Variant:
-    """The same, and inputs along keys have total_k in place of kv_len."""
+    """`with_packed_queries`, where inputs along keys have total_k in place of kv_len too."""
     return _with_packed(variant, _BOTH)
 
 

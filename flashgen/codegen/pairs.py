@@ -50,7 +50,7 @@ class Function:
         return (self.arguments, self.body.lines, self.result) == (other.arguments, other.body.lines, other.result)
 
     def apart_from(self, portable: Function | None) -> Function:
-        """It under a name of its own, unless the portable kernel's function of this name says the same."""
+        """The function under a name of its own, unless the portable kernel's of this name says the same."""
         if portable is not None and self.says_the_same(portable):
             return self
         return replace(self, name=f"{self.name}_sm90")
@@ -133,7 +133,7 @@ class Pairs:
         return self.shown_by(self.mask)
 
     def shown_by(self, mask: Function | None) -> Fragment:
-        """The same, by a function that says what the mask does."""
+        """What a tile that needs the mask keeps, by a function that says what the mask does."""
         if mask is None:
             return self.ends
         tests = [mask.call, *(f"({test})" for test in self.ends.results)]

@@ -26,7 +26,7 @@ def uses_schedule(variant: Variant) -> bool:
 
 
 def scheduled_kernels(variant: Variant) -> frozenset[str]:
-    """Their names: those that walk along keys where these are no interval, the other where the queries are none."""
+    """The kernels that walk one: along keys where these are no interval, along queries where those are none."""
     facts = facts_of(inner(variant))
     along_keys = ("forward", "backward_q") if facts.uses_schedule else ()
     return frozenset((*along_keys, *(("backward_kv",) if facts.rows_scheduled else ())))
@@ -49,7 +49,7 @@ def _dense_default(variant: Variant, kernel: str) -> Default:
 
 
 def default_text(variant: Variant, kernel: str) -> str:
-    """The same as a module says it."""
+    """The built-in default of a variant's kernel as the text of its module."""
     name = f"runtime.{_default_name(variant, kernel)}"
     if _reads_much(variant, kernel):
         return f"runtime.unpipelined({name})"

@@ -154,5 +154,5 @@ def _as_computed(expr: Expr, ranges: Ranges) -> Expr:
 
 
 def _of_functions(setting: Setting) -> Setting:
-    """The same for functions: no letter alone is a function that they call."""
+    """The setting of functions: no letter alone is a function that they call."""
     return replace(setting, dialect=TRITON, words=frozenset(word for word in setting.words if len(word) > 1))

@@ -30,7 +30,7 @@ class Alike:
 
 
 def replaced(roots: Sequence[Syntax], other: Callable[[Syntax], Syntax | None]) -> list[Syntax]:
-    """The same expressions with others in the place of those of which `other` says so."""
+    """The expressions with others in the place of those of which `other` says so."""
     new: dict[int, Syntax] = {}
     for each in (part for root in roots for part in each_once([root])):
         new[id(each)] = other(each) or with_parts(each, [new[id(part)] for part in parts(each)])

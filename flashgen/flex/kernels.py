@@ -228,7 +228,7 @@ def _built(score_mod: Mod | None, mask_mod: Mod | None, many_queries: bool, foun
 
 
 def _for_any(spec: Mapping[str, Any], numbers: Collection[str]) -> dict[str, Any]:
-    """The same for all numbers of the kind of these params, which each call passes: a process that captures others
+    """The spec for all numbers of the kind of these params, which each call passes: a process that captures others
     finds it on disk. The sign of an integer is of its kind.
     """
     params = {name: dict(param) if name in numbers else param for name, param in spec.get("params", {}).items()}

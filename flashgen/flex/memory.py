@@ -24,7 +24,7 @@ class Memory:
         return id(tensor) in self._shared
 
     def join(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """They are one."""
+        """From now on the two are one in memory."""
         if self.is_shared(tensor):
             self.share(other)
         ones = self._ones.setdefault(id(tensor), [tensor])

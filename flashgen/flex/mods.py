@@ -62,7 +62,7 @@ class Mods:
 
     @property
     def names(self) -> frozenset[str]:
-        """Those that are taken."""
+        """The names that are taken."""
         derived = [(each.name, *each.sizes) for each in self.deriving.inputs.values()]
         return frozenset({*self.tensors, *self.numbers}.union(*self.sizes.values(), *derived))
 

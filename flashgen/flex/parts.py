@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
     @property
     def slot(self) -> Any:
-        """The same for the same variable."""
+        """What is the same for the same variable."""
         return id(self.holder), self.key
 
 

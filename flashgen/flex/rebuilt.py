@@ -110,7 +110,7 @@ class Rebuilding:
 
 
 def _with_items(value: Any, new: list[Any]) -> Any:
-    """The same with other parts; whatever else a kind of list or mapping has stays."""
+    """The value with other parts; whatever else a kind of list or mapping has stays."""
     if isinstance(value, types.MethodType):
         return types.MethodType(new[0], new[1])
     if isinstance(value, functools.partial):

@@ -71,7 +71,7 @@ def to_spec(
 def meaning(
     score_mod: Mod | None, mask_mod: Mod | None, name: str, many_queries: bool, names: Vocabulary | None = None
 ) -> Meaning:
-    """The same with what a call needs to find its arguments again; `names` as `capture` has them.
+    """`to_spec` with what a call needs to find its arguments again; `names` as `capture` has them.
 
     A mod may do other things with a tensor than with the number that it stands for: `2 ** -n`, `scales.get(n)`,
     `isinstance(n, int)`. Then the spec holds for the numbers as they are.

@@ -149,7 +149,7 @@ class Tape:
         return self._made[origin.place].captured
 
     def sized_by(self, origins: Collection[Origin]) -> frozenset[str]:
-        """Those of them for whose sizes alone the steps hold."""
+        """The names of the captured values for whose sizes alone the steps hold."""
         return frozenset().union(*(self._made[place].sized for place in self._behind(origins)))
 
     def derivation(self, origins: Sequence[Origin], places: Mapping[str, int]) -> Derivation:
@@ -228,7 +228,7 @@ class Tape:
         return _said(step.function.step, dict(enumerate(parts)))
 
     def _names(self, at: Sequence[Value]) -> tuple[int, ...]:
-        """The same numbers for the same places."""
+        """Numbers for places, the same for the same places."""
         return tuple(id(self._alike.of(each.syntax)) for each in at)
 
     def _kept(self, key: Hashable, make: Callable[[], _Made]) -> int:

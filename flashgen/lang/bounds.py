@@ -65,7 +65,7 @@ def key_range(mask: Expr, ranges: Ranges | None = None) -> KeyRange:
 
 
 def row_range(mask: Expr, bottom_right: bool, ranges: Ranges | None = None) -> KeyRange:
-    """The same for one key: the range of the rows that see it, as bounds, free of q, of the row's number from 0.
+    """The range of the rows that see one key: bounds, free of q, of the row's number from 0, and what remains.
 
     Where `bottom_right`, row i stands at position i + kv_len - q_len, else at i. What the mask is joined of by "and" is
     either wholly in the bounds or wholly in the residual.

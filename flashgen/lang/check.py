@@ -56,7 +56,7 @@ def expression(text: str, scope: Scope, at: Location, want: Type | None = None, 
 
 
 def meaning(syntax: Syntax, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:
-    """The same for an expression that was parsed before; `at` is where it starts."""
+    """The folded graph of an expression that was parsed before; `at` is where it starts."""
     node = _Checker(scope).check(syntax)
     if want is not None:
         if RANK[node.type] > RANK[want] or (want is Type.BOOL) != (node.type is Type.BOOL):

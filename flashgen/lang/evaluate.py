@@ -32,7 +32,7 @@ def evaluator(expr: Expr) -> Callable[[Mapping[str, Value], Mapping[str, Any]], 
 
 
 def _evaluator(expr: Expr, given: frozenset[Index]) -> Callable[[Mapping, Mapping[str, Sequence]], Value]:
-    """The same inside reductions, whose indices are `given` among the variables."""
+    """`evaluator` inside reductions, whose indices are `given` among the variables."""
     if not indices(expr) <= given:
         raise KeyError("an index outside of its reduction")
     place = {node: number for number, node in enumerate(node for node in walk(expr) if indices(node) <= given)}

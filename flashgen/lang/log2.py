@@ -154,12 +154,12 @@ def slope(derivative: Expr, mask: Expr) -> Expr:
 
 
 def of_qk(expr: Expr) -> Expr:
-    """The same as a function of qk."""
+    """An expression of the score as a function of qk."""
     return fold(substitute(expr, {SCORE: op("mul", QK, SCALE)}))
 
 
 def _where_shown(expr: Expr, mask: Expr) -> Expr:
-    """The same, as a function of qk, for pairs that the mask shows."""
+    """An expression of the score as a function of qk, for pairs that the mask shows."""
     return of_qk(transform(expr, lambda node: _known_sign(node, mask)))
 
 

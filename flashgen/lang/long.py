@@ -8,7 +8,7 @@ from flashgen.lang.nodes import Expr
 
 
 def long_parts(nodes: Iterable[Expr], named: Collection[Expr], longest: int) -> list[Expr]:
-    """Those of some nodes, operands first, that are to have a name lest a text without them names more than `longest`.
+    """Which of the nodes, operands first, are to have a name lest a text without them names more than `longest`.
 
     What is `named` counts as one, however often it is read: written as a tree, a graph may be of any size.
     """

@@ -88,7 +88,7 @@ def is_finite(expr: Expr) -> bool:
 
 
 def is_surely_finite(root: Expr) -> bool:
-    """The same for whatever numbers a caller gives: a slope may be infinite, and a mask then compares NaN."""
+    """`is_finite`, whatever numbers a caller gives: a slope may be infinite, and a mask then compares NaN."""
     known: dict[Expr, float] = {}
     for node in walk(root):
         known[node] = _sure_bound(node, [known[child] for child in node.children])

@@ -250,7 +250,7 @@ def indices(*roots: Expr) -> frozenset[Index]:
 
 
 def _own_index(*nodes: Expr) -> frozenset[Index]:
-    """Those that are indices: what is kept of an index does not name it, and so does not keep it."""
+    """The nodes that are indices: what is kept of an index does not name it, and so does not keep it."""
     return frozenset(node for node in nodes if isinstance(node, Index))
 
 
@@ -263,7 +263,7 @@ def _read(root: Expr) -> _Reads:
 
 
 def _own_reads(node: Expr) -> _Reads:
-    """Those of a node whose children have theirs."""
+    """What a node reads, of which its children know theirs."""
     named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
     read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
     below = [_reads[child] for child in node.children]

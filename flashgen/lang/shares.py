@@ -41,7 +41,7 @@ class Share:
         return None if factor.is_zero else Share(factor, tuple(conditions))
 
     def inside(self, depth: int = 1) -> Share:
-        """The same where the first conditions are known to hold."""
+        """The share where the first conditions are known to hold."""
         return Share(self.factor, self.conditions[depth:])
 
 

@@ -112,7 +112,7 @@ def leftmost(syntax: Syntax, *symbols: str) -> tuple[Syntax, list[Operation]]:
 
 
 def with_names(syntax: Syntax, meanings: Mapping[str, Syntax]) -> Syntax:
-    """The same with what names stand for in their place."""
+    """The syntax with what names stand for in their place."""
     first, operations = leftmost(syntax)
     if isinstance(first, Name):
         new = meanings.get(first.id, first)
@@ -124,7 +124,7 @@ def with_names(syntax: Syntax, meanings: Mapping[str, Syntax]) -> Syntax:
 
 
 def _with_parts(syntax: Syntax, inner: Sequence[Syntax]) -> Syntax:
-    """The same with other expressions in the places of its own."""
+    """The syntax with other expressions in the places of its own."""
     if all(new is old for new, old in zip(inner, parts(syntax), strict=True)):
         return syntax
     height = 1 + max(part.height for part in inner)

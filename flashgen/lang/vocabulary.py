@@ -128,7 +128,7 @@ def expected_name(name: str, known: Collection[str], functions: Iterable[str]) -
 
 
 def expected_function(name: str, functions: Iterable[str]) -> str:
-    """The same for the name of a function."""
+    """What to write instead of the name of a function that is not known."""
     functions = sorted(functions)
     return _CALLS.get(name) or listed(near(name, functions)) or listed(functions)
 

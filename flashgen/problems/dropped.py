@@ -19,7 +19,7 @@ class Dropout:
     seed: int = 0
 
     def keywords(self, device: torch.device) -> dict[str, Any]:
-        """The same as attention() takes it; without dropout no seed."""
+        """dropout_p and dropout_seed as attention() takes them; without dropout no seed."""
         seed = None if self.p == 0 else torch.tensor(self.seed, dtype=torch.int64, device=device)
         return {"dropout_p": self.p, "dropout_seed": seed}
 

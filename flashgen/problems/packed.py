@@ -83,7 +83,7 @@ def packed_call(variant: Variant, call: Call, lengths: Lengths, rest: tuple[int,
 def _packed_inputs(
     variant: Variant, inputs: Mapping[str, torch.Tensor], lengths: Lengths, rest: tuple[int, int] = (0, 0)
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Those of the whole batch as attention_varlen() takes them."""
+    """The inputs of the whole batch as attention_varlen() takes them."""
     found = dict(inputs)
     for tensor in variant.inputs:
         if tensor.name in inputs and is_packed(tensor):

@@ -62,7 +62,7 @@ class Batch:
 
     @property
     def arguments(self) -> tuple[torch.Tensor, ...]:
-        """Those of attention_paged() in their order."""
+        """The arguments of attention_paged() in their order."""
         return self.q, self.k_cache, self.v_cache, self.block_table, self.seq_lens
 
     @property

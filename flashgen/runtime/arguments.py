@@ -63,7 +63,7 @@ def check_types(
 def check_paged_types(
     max_seqlen_q: object, max_seqlen_k: object, batch_invariant: object, scale: object = None, **tensors: object
 ) -> None:
-    """The same for a call over a paged cache, which converts nothing."""
+    """Refuse what the operator of a call over a paged cache, which converts nothing, would not take."""
     check_tensors(**tensors)
     check_scalar("max_seqlen_q", max_seqlen_q, int)
     if max_seqlen_k is not None:

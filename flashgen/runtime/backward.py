@@ -76,7 +76,7 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
 
 
 def rescaled(given: Incoming) -> Incoming:
-    """The same with room for a d_out of which each row is scaled, aligned as kernels read it."""
+    """The incoming gradients with room for a d_out of which each row is scaled, aligned as kernels read it."""
     *shape, dim = given.d_out.shape
     unit = 16 // given.d_out.element_size()
     d_out = given.d_out.new_empty((*shape, -(-dim // unit) * unit))[..., :dim]

@@ -38,7 +38,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class OwnLayout:
-    """The same of a variant's own inputs: their strides and the dimensions that they bind, by name."""
+    """What a call is by its variant's own inputs: their strides and the dimensions that they bind, by name."""
 
     numbers: Mapping[str, int]
     # Whether kernels read other tensors than were given.

@@ -160,5 +160,5 @@ def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invar
 
 
 def rest_config(call: Call, by_key: Config, loads: int = 1) -> Config:
-    """The same where it adds what a kernel for dK and dV left: in the very tiles of a consumer there."""
+    """`inputs_config` for what a kernel for dK and dV left to be added: the very tiles of a consumer there."""
     return tiles_of_consumer(inputs_config(call, loads=loads), by_key)

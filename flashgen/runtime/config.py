@@ -113,7 +113,7 @@ class Config:
 
     @property
     def label(self) -> str:
-        """The same for people: "64x128, 4 warps, 2 stages", then what else it says."""
+        """The config for people: "64x128, 4 warps, 2 stages", then what else it says."""
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
         further = [f"{name} {value}" for name, value in self.further.items()]
         return ", ".join([f"{self.BM}x{self.BN}", f"{self.num_warps} warps", stages, *further])

@@ -66,7 +66,7 @@ def shared_bytes(config: Config, widths: tuple[int, int], itemsize: int, of_key:
 def shared_bytes_beside(
     config: Config, rows: int, widths: tuple[int, int], itemsize: int, of_key: int, pair_bytes: int
 ) -> int:
-    """The same at most, for tiles of so many rows, where so many bytes are read for each pair.
+    """The most that `shared_bytes` comes to, for tiles of so many rows, and so many bytes read for each pair.
 
     They are in the pipeline too, and what threads exchange of them has a place beside it.
     """

@@ -54,7 +54,7 @@ def packed_default(family: str, scheduled: bool, dense: Default | None = None) -
 
 @cache
 def beside_pairs(default: Default, pair_bytes: int) -> Default:
-    """The same where so many bytes are read for each pair, which take a place in the pipeline too.
+    """The default where so many bytes are read for each pair, which take a place in the pipeline too.
 
     AMD's compiler has no pipeline for masks of what is read in it: their bits would go through shared memory.
     """
@@ -70,7 +70,7 @@ def beside_pairs(default: Default, pair_bytes: int) -> Default:
 
 @cache
 def unpipelined(default: Default) -> Default:
-    """The same without a pipeline where a portable kernel serves: of a variant that reads much for each pair."""
+    """The default without a pipeline where a portable kernel serves: of a variant that reads much for each pair."""
 
     def lean(
         capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None

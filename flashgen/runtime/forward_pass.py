@@ -49,7 +49,7 @@ def attention_forward(
 def decoded(
     variant: Variant, call: Call, config: Config, return_max: bool = False
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The same by the decode kernel in a config, for a call with queries and keys."""
+    """`attention_forward` by the decode kernel in a config, for a call with queries and keys."""
     written = outputs(call, variant.natural, return_max)
     kernel_of("decode", config).launch(variant, call, config, _tensors(call, written))
     return tuple(written.values())

@@ -105,7 +105,7 @@ def _spare_comparisons() -> None:
 
 
 def tile_sizes(type: Any) -> list[int]:
-    """Those of a tile; a number has none."""
+    """The sizes of a tile; a number has none."""
     return [*type.shape] if type.is_block() else []
 
 

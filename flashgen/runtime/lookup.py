@@ -76,7 +76,7 @@ def shipped_root(module_file: str | os.PathLike[str]) -> Path:
 
 
 def shipped_in(package: Path) -> Path:
-    """The same by the path of the package."""
+    """The folder of the records that are shipped with a package, by the package's path."""
     return package / "tuned"
 
 
@@ -210,7 +210,7 @@ class Lookup:
         )  # fmt: skip
 
     def find(self, device: Device, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket) -> Choice:
-        """The same from the disk, nothing remembered."""
+        """The choice as the disk has it now, nothing remembered."""
         key = self.key(device, dtype, head_dim, v_head_dim, bucket)
         return lookup(
             key,

@@ -48,7 +48,7 @@ class Pages:
 
     @classmethod
     def of(cls, name: str, cache: torch.Tensor, device: torch.device) -> Pages:
-        """Those of a tensor; ValueError or TypeError for one that is no cache on this device."""
+        """The pages of a tensor; ValueError or TypeError for one that is no cache on this device."""
         if cache.ndim != 4 or cache.shape[1] % 16 or 0 in cache.shape or not is_contiguous_last(cache):
             raise ValueError(
                 f"{name} has shape {tuple(cache.shape)} and strides {cache.stride()}; expected [num_blocks, "

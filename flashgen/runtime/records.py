@@ -133,7 +133,7 @@ class Key:
         return f"{gpu_slug(self.gpu)}/{self.variant}/{self.family}{self.bucket}{self.suffix}"
 
     def in_bucket_of(self, other: Key) -> Key:
-        """The same on the GPU and in the bucket of another one."""
+        """The key on the GPU and in the bucket of another one."""
         return replace(self, gpu=other.gpu, bucket=other.bucket)
 
     def __str__(self) -> str:

@@ -59,7 +59,7 @@ def register(kernel: Kernel) -> None:
 
 
 def unregister(kernel: Kernel) -> None:
-    """Take it away again."""
+    """Take a kernel away again."""
     REGISTRY.remove(kernel)
     _forget()
 
@@ -71,7 +71,7 @@ def _forget() -> None:
 
 
 def kernels_of(family: str, packed: bool = False) -> tuple[Kernel, ...]:
-    """Those of a family, or of them those that serve packed sequences: the one that serves every call first."""
+    """The kernels of a family, or those of it that serve packed sequences: the one that serves every call first."""
     return tuple(kernel for kernel in REGISTRY if kernel.family == family and (kernel.packs or not packed))
 
 

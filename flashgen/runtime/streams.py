@@ -35,7 +35,7 @@ def tile_counter(call: Call) -> torch.Tensor:
 
 
 def _counter_of(gpu: int, stream: int) -> torch.Tensor:
-    """That of the current stream of the current GPU, which these are."""
+    """The counter of the current stream of the current GPU, which these are."""
     counter = _counters.get((gpu, stream))
     if counter is None:
         counter = _counters[gpu, stream] = _kept(lambda: torch.zeros(2, dtype=torch.int32, device="cuda"))

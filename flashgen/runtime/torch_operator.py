@@ -133,7 +133,7 @@ def _has_signature(name: str, signature: str) -> bool:
 
 
 def _recorded(name: str, launch: Function, save: Function | None, backward: Function) -> type[torch.autograd.Function]:
-    """The same derivative for calls that do not go through the dispatcher.
+    """The operator's derivative for calls that do not go through the dispatcher.
 
     Their last argument is what repeats them, or None.
     """
@@ -153,7 +153,7 @@ def _recorded(name: str, launch: Function, save: Function | None, backward: Func
 def _transformed(
     name: str, overload: Any, save: Function | None, backward: Function, axes_of: AxesOf
 ) -> type[torch.autograd.Function]:
-    """The same derivative in the form that torch.func's transforms ask for, which an operator's own does not have."""
+    """The operator's derivative in the form that torch.func's transforms ask for, which its own does not have."""
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         if save is not None:

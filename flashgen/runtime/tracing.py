@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class TiledPlace(NamedTuple):
-    """The same of a tensor that is seen by tiles."""
+    """Where a tensor that is seen by tiles begins."""
 
     place: Place
     tiled: Tiled

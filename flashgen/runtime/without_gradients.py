@@ -38,7 +38,7 @@ class WithoutGradients:
         return type(self.name, (torch.autograd.Function,), methods)
 
     def transformed(self, run: Callable[..., Any]) -> type[torch.autograd.Function]:
-        """The same in the form that torch.func's transforms ask for, of what goes through the dispatcher."""
+        """What torch.func's transforms are given, for calls that go through the dispatcher."""
 
         def forward(*arguments: Any) -> Any:
             self._refuse_out(arguments)

@@ -236,7 +236,7 @@ def _scalar(node: yaml.Node, at: Location) -> bool | int | float | str:
 
 
 def _plain(value: Any, path: KeyPath, budget: _Budget) -> Any:
-    """The same data in dicts, lists and scalars of Python's own types."""
+    """The data in dicts, lists and scalars of Python's own types."""
     here = Location(f"{budget.file}:{'.'.join(map(str, path))}" if path else budget.file)
     budget.spend(path, here)
     if isinstance(value, Mapping):

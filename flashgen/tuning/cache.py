@@ -160,7 +160,7 @@ def user_folders() -> list[tuple[str, Path]]:
 
 
 def shipped_folders(out: Path) -> list[tuple[str, Path]]:
-    """Those of the packages in a folder."""
+    """The folders of the records that are shipped with the packages in a folder."""
     return [("shipped", path) for path in _folders(out, str(shipped_in(Path("*"))))]
 
 

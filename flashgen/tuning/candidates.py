@@ -136,7 +136,7 @@ class Candidates:
         return list(dict.fromkeys([*defaults, *(config for config in configs if config.backend in near)]))
 
     def siblings(self, workload: Workload) -> list[Group]:
-        """The same kernel in other dtypes of this size; none where the search has no limit."""
+        """The groups of this kernel in other dtypes of this size; none where the search has no limit."""
         if self._preset.candidates is None:
             return []
         kernel, dtype, *dims = group(workload)
@@ -195,8 +195,10 @@ def _kernel(workload: Workload) -> tuple[str, int, int]:
 def _nearest(
     space: Sequence[Config], first: Sequence[Config], count: int | None, fastest: Config | None
 ) -> list[Config]:
-    """Those of `first`, then those nearest to any of them; of the backend of the fastest that is known, or else of the
-    first one's, before others'."""
+    """The configs of `first`, then those nearest to any of them.
+
+    Those of the backend of the fastest that is known, or else of the first one's, come before others.
+    """
     anchors = [config for config in first if config in set(space)]
     lead = (fastest or anchors[0]).backend
     steps = {config: min(distance(config, anchor) for anchor in anchors) for config in space}

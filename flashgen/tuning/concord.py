@@ -137,5 +137,5 @@ def beside_dq(k: torch.Tensor, d_out: torch.Tensor, out: torch.Tensor, scale: fl
 
 
 def beside_dk(q: torch.Tensor, v: torch.Tensor, dv: torch.Tensor, scale: float) -> torch.Tensor:
-    """The same of dK, [batch, kv_heads, kv_len]."""
+    """What rows of dK add up before it cancels, [batch, kv_heads, kv_len]."""
     return abs(scale) * norms(q).amax() * norms(v) * norms(dv) / math.sqrt(dv.shape[-1])

@@ -136,7 +136,7 @@ class Launches:
 
 
 class PackedLaunches(Launches):
-    """The same of packed sequences, told where they end."""
+    """The launches of a call over packed sequences, told where they end."""
 
     def __init__(self, module: ModuleType, variant: Variant, packed: PackedCall) -> None:
         super().__init__(module, variant, packed.call)

@@ -182,7 +182,7 @@ def _in_stretches(variant: Variant, backward: Backward | None, gpu: bool) -> lis
 
 
 def _backward(cases: Iterable[Case]) -> list[Case]:
-    """The same problems for gradients, each kind of loss in turn."""
+    """The problems for gradients, each kind of loss in turn."""
     kinds = cycle((_FUSED, _EXPANDED, _UNEVEN))
     return [
         replace(case, name=f"{case.name}, gradients", config=SMALL, backward=kind)

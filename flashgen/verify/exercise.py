@@ -67,7 +67,7 @@ def _parts(backend: str) -> Mapping[str, Part]:
 
 
 def parts() -> dict[str, Part]:
-    """Those of every backend, by name; calls of serving choose among all that the GPU has."""
+    """The parts of every backend, by name; calls of serving choose among all that the GPU has."""
     found = {name: part for backend in backends() for name, part in _parts(backend).items()}
     return {**found, "serving": Part(backends()[0], calls=serving)}
 

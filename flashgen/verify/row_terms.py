@@ -45,7 +45,7 @@ def counted_apart(variant: Variant, call: Call, first: int = 0, batch: int | Non
 
 
 def _sizes(variant: Variant, call: Call) -> dict[str, int]:
-    """Those of the call by name, and the dimensions that inputs bind."""
+    """The sizes of the call by name, and the dimensions that inputs bind."""
     (_, heads, q_len, head_dim), (kv_heads, kv_len) = call.q.shape, call.k.shape[1:3]
     sizes = {"heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
     given = [(dim, call.inputs[t.name].shape[axis]) for t in variant.inputs if t.name in call.inputs

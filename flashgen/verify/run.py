@@ -162,12 +162,12 @@ def _paged_case(name: str, problem: Problem, config: Config) -> PagedCase:
 
 
 def _several(length: int) -> tuple[int, int, int]:
-    """That length, a part of it and one more than half of it."""
+    """A length, a part of it and one more than half of it."""
     return length, max(1, length // 7), length // 2 + 1
 
 
 def _lengths(problem: Problem) -> tuple[tuple[int, int], ...]:
-    """Those of the packed sequences of a proof."""
+    """The numbers of queries and keys of each packed sequence of a proof."""
     return tuple(zip(_several(problem.q_len), _several(problem.kv_len), strict=True))
 
 

@@ -208,7 +208,7 @@ def by_kernel(outcomes: Iterable[Outcome], expected: Iterable[str], tools: Seque
 
 
 def backends_here() -> tuple[str, ...]:
-    """Those whose kernels this GPU runs; EnvironmentProblem without a GPU."""
+    """The backends whose kernels this GPU runs; EnvironmentProblem without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -85,12 +85,12 @@ class BackwardKvSm90View(ScoreView):
 
     @property
     def dk_sizes(self) -> tuple[str, ...]:
-        """Those of the consumer that makes dK of wide heads."""
+        """Of `sizes` those of the consumer that makes dK of wide heads."""
         return tuple(name for name in self.sizes if name in {"scale", *_PLACES, *self.queries.names})
 
     @property
     def dv_sizes(self) -> tuple[str, ...]:
-        """Those of the other one."""
+        """Of `sizes` those of the consumer that makes dV of wide heads."""
         return tuple(name for name in self.sizes if name != "num_rows")
 
     @property
@@ -100,7 +100,7 @@ class BackwardKvSm90View(ScoreView):
 
     @property
     def wide(self) -> BackwardKvSm90View:
-        """The same for the kernel of wide heads, which has a program for each tile, in their order."""
+        """The view of the kernel for wide heads, which has a program for each tile, in their order."""
         sizes, unspecialized = (
             tuple(name for name in names if name != "by_rank") for names in (self.sizes, self.unspecialized)
         )
@@ -108,7 +108,7 @@ class BackwardKvSm90View(ScoreView):
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
+        """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
         learned = self.learned.functions if self.learned else ()
         return (*(f for f in (self.score, self.seen.rest) if f is not None), *uniform, *learned)

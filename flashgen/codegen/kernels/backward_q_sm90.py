@@ -73,7 +73,7 @@ class BackwardQSm90View(ScoreView):
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
+        """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
         return (*(f for f in (self.score, self.mask) if f is not None), *uniform)
 

@@ -152,7 +152,7 @@ class ForwardSm90View:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
+        """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
         return (*(f for f in (self.score, self.mixed.mask) if f is not None), *uniform)
 

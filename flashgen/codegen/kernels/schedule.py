@@ -46,7 +46,7 @@ class ScheduleView:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that the kernel calls."""
+        """The functions that the kernel calls."""
         return (self.mask,)
 
 

@@ -73,7 +73,7 @@ class LearnedSm90:
         return tuple(dict.fromkeys(site.input for site in self.sites))
 
     def sites_in(self, kind: str) -> tuple[SiteSm90, ...]:
-        """Those whose element all pairs of a tile may share; tiles are "mixed", "full" or "uniform"."""
+        """The places whose element all pairs of a tile may share; tiles are "mixed", "full" or "uniform"."""
         return tuple(site for site in self.sites if kind != "full" or not site.if_uniform)
 
     @property

@@ -71,7 +71,7 @@ class QueryTiles:
         return f"{', '.join(self.returned)} = _queries_of({', '.join(self.names)})"
 
     def call_for(self, *read: str) -> str:
-        """The same for a role that reads only those of the names, or those that lead to places."""
+        """The call for a role that reads only these of the names, or those that lead to places."""
         read = read or ("num_tiles", *self.placed_by)
         found = ", ".join(name if name in read else "_" for name in self.returned)
         return f"{found} = _queries_of({', '.join(self.names)})"

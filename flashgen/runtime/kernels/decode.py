@@ -107,7 +107,7 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
 
 
 def _strides(call: Call) -> dict[str, int]:
-    """Those of out and lse."""
+    """The strides of out and lse."""
     s = call.sizes
     head = s.q_len * s.v_head_dim
     return {

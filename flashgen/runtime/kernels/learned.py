@@ -35,7 +35,7 @@ _default = default_from(_DEFAULTS)
 
 
 def _space(task: Task) -> Iterator[Config]:
-    """It is not tuned."""
+    """The default alone: the kernel is not tuned."""
     yield _default("scheduled" if task.scheduled else "", *task.sizes)
 
 

@@ -114,7 +114,7 @@ def gradient_rows(config: Config) -> int:
 
 
 def key_bytes(config: Config, task: Task) -> int:
-    """The same for a kernel that streams K and V."""
+    """`streamed_bytes` of a kernel that streams K and V."""
     return streamed_bytes(config.BN, config, task)
 
 

@@ -68,7 +68,7 @@ def even_share(heads: int, at_once: int) -> int:
 
 @lru_cache(maxsize=64)
 def multiprocessors(gpu: int) -> int:
-    """Those of a GPU."""
+    """How many multiprocessors a GPU has."""
     return torch.cuda.get_device_properties(gpu).multi_processor_count
 
 

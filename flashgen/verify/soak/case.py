@@ -94,7 +94,7 @@ class Case:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def with_spec(self, **keys: Any) -> Case:
-        """The same with other keys in the spec; None takes a key away."""
+        """The case with other keys in the spec; None takes a key away."""
         spec = {key: value for key, value in {**self.spec, **keys}.items() if value is not None}
         return replace(self, spec=spec)
 

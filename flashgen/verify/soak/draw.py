@@ -260,7 +260,7 @@ def _called(s: Builder, spec: dict[str, Any], sizes: dict[str, Any], large: bool
 
 
 def _packed(case: Case, random: Random) -> Case:
-    """The same with a few sequences of lengths of their own, which may be none, and what belongs to no sequence."""
+    """The case with a few sequences of lengths of their own, which may be none, and what belongs to no sequence."""
     batch = random.choice((1, 2, 3, 4))
 
     def length(most: int) -> int:
@@ -273,6 +273,6 @@ def _packed(case: Case, random: Random) -> Case:
 
 
 def _paged(case: Case) -> Case:
-    """The same with keys in pages: without gradients, and with inputs for as many keys as a row of the table has."""
+    """The case with keys in pages: without gradients, and with inputs for as many keys as a row of the table has."""
     kv_len = room([length for _, length in case.lengths], PAGE)
     return replace(case, kv_len=kv_len, paged=True, rest=(0, 0), scale=None, d_out="none")

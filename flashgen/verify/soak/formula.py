@@ -253,7 +253,7 @@ def _greatest(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _least(left: Tensor, right: Tensor) -> Tensor:
-    """The same: of the least integer there is no negative to take the greatest of."""
+    """`_greatest` for the least: of the least integer there is no negative to take the greatest of."""
     if left.ndim and right.ndim:
         return torch.minimum(left, right)
     value, bound = (left, right) if left.ndim else (right, left)

@@ -41,7 +41,7 @@ def call_of(case: Case, device: str) -> Call:
 
 
 def elements(case: Case) -> int:
-    """Those of the largest input."""
+    """How many elements the largest input has."""
     return max((math.prod(shape) for shape, _, _ in input_forms(case).values()), default=0)
 
 

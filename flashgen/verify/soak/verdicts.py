@@ -224,7 +224,7 @@ def of_huge_gradients(d_v: torch.Tensor, truth: Truth) -> Finding:
 
 
 def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
-    """The module's eager reference in float64."""
+    """Whether the module's eager reference is right, in float64."""
     call = truth.call
     wide = (call.q.double(), call.k.double(), call.v.double())
     with torch.no_grad():
@@ -240,7 +240,7 @@ def of_reference(module: ModuleType, truth: Truth, case: Case) -> Finding:
 
 
 def of_reference_gradients(module: ModuleType, truth: Truth, loss: Loss, oracle: Oracle, case: Case) -> Finding:
-    """Those of the module's eager reference in float64."""
+    """Whether gradients of the module's eager reference are right, in float64."""
     leaves = leaves_of(truth.call, loss, torch.float64)
     reference = partial(module.reference, **dropout_of(case, truth.call))
     found, right = (
@@ -256,7 +256,7 @@ def of_reference_gradients(module: ModuleType, truth: Truth, loss: Loss, oracle:
 
 
 def finding_or_void(verdict: Verdict) -> Finding:
-    """The same where the formula may have no answer: of one sequence, or for gradients, though outputs have one."""
+    """`finding_of`, but "void" where the formula may have no answer: for one sequence, or for gradients alone."""
     return Finding("void", verdict.detail) if _NOT_FINITE in verdict.detail else finding_of(verdict)
 
 

@@ -65,7 +65,7 @@ class Wild:
         return self.masked().draw("int", min(depth - 1, 1))
 
     def masked(self) -> Wild:
-        """The same without what has a gradient: for indices and tests."""
+        """The expressions without what has a gradient: for indices and tests."""
         return Wild(self.random, self.scope, False)
 
     def _leaf(self, kind: str, depth: int) -> Piece:
