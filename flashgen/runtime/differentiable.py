@@ -50,49 +50,13 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
 
     `shared`, for a module that was exported: operators of this name that exist already are the same, and are used.
     """
-    signature = variant.signature
-    name = f"{'exported_' * shared}{variant.full_name}"
-    common = f"Tensor q, Tensor k, Tensor v, {signature.schema}{', ' if signature.schema else ''}"
-    planned, residue = variant.planned, variant.natural
-    plan, key_plan = (_optional(names if planned else ()) for names in (_PLAN, _KEY_PLAN))
-    own = len(signature.names)
-
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        inputs, params = signature.split(rest[:own])
-        last = rest[own : own + (5 if planned else 3)]
-        if variant.packed:
-            q, k, v = as_batch_of_one(q, k, v, *inputs[:2])
-        return attention_forward(variant, q, k, v, inputs, params, *last)
-
-    def completed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        found = forward(q, k, v, *rest)
-        return found if rest[own + 1] else (*found, found[1].new_empty(0))
-
-    def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        inputs, params = signature.split(rest[:own])
-        if variant.packed:
-            tensors = as_batch_of_one(q, k, v, *inputs[:2])
-            sizes: Sizes = packed_sizes(sizes_of(*tensors), inputs, params)
-        else:
-            sizes = sizes_of(q, k, v)
-        check_inputs(variant.inputs, q, sizes, inputs, params)
-        check_parts(rest[own + 3 : own + 7] if planned else (), q)
-        rows = (q.shape[1], q.shape[0]) if variant.packed else q.shape[:3]
-        shapes = [rows] * (2 if residue else 1) + [rows if rest[own + 1] else (0,)]
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-        return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
-
-    def axes_of(arguments: Sequence[Any]) -> BatchAxes | None:
-        last = arguments[3 + own :]
-        planned = any(isinstance(each, torch.Tensor) for each in last)
-        if variant.packed or variant.counts_batch or planned or _drops(variant, arguments[3:]):
-            return None
-        rows = (0,) * (3 if residue else 2)
-        return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
-
-    if planned:
+    name, schema = f"{'exported_' * shared}{variant.full_name}", variant.signature.schema
+    common = f"Tensor q, Tensor k, Tensor v, {schema}{', ' if schema else ''}"
+    residue = variant.natural
+    plan, key_plan = (_optional(names if variant.planned else ()) for names in (_PLAN, _KEY_PLAN))
+    if variant.planned:
         register_plans(variant, f"{name}_plan", common, shared=shared)
-    gradients = _Gradients(name, variant)
+    forward, gradients = _Forward(variant), _Gradients(name, variant)
     backward = operator(
         f"{name}_backward",
         f"(Tensor d_out, Tensor? d_lse, {common}Tensor out, Tensor lse, {'Tensor residue, ' * residue}"
@@ -108,14 +72,65 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         name,
         f"({common}float? scale, bool return_max, str? config{plan}{key_plan}, bool? deterministic, "
         f"str? backward_config) -> (Tensor, Tensor{', Tensor' * residue}, Tensor)",
-        forward,
-        fake,
+        forward.launch,
+        forward.fake,
         gradients.save,
         lambda ctx, d_out, d_lse, *_: gradients.backward(backward, ctx, d_out, d_lse),
         shared=shared,
-        completed=completed,
-        axes_of=axes_of,
+        completed=forward.completed,
+        axes_of=forward.axes_of,
     )
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """How out, lse and what else the forward operator returns come about."""
+
+    variant: Variant
+
+    @cached_property
+    def own(self) -> int:
+        """How many arguments behind q, k and v are the variant's."""
+        return len(self.variant.signature.names)
+
+    def launch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        """The forward operator; the largest logits are left out unless they are asked for."""
+        variant, own = self.variant, self.own
+        inputs, params = variant.signature.split(rest[:own])
+        last = rest[own : own + (5 if variant.planned else 3)]
+        if variant.packed:
+            q, k, v = as_batch_of_one(q, k, v, *inputs[:2])
+        return attention_forward(variant, q, k, v, inputs, params, *last)
+
+    def completed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        """All that the operator's signature returns."""
+        found = self.launch(q, k, v, *rest)
+        return found if rest[self.own + 1] else (*found, found[1].new_empty(0))
+
+    def fake(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        """Results of the right shape for tracing."""
+        variant, own = self.variant, self.own
+        inputs, params = variant.signature.split(rest[:own])
+        if variant.packed:
+            tensors = as_batch_of_one(q, k, v, *inputs[:2])
+            sizes: Sizes = packed_sizes(sizes_of(*tensors), inputs, params)
+        else:
+            sizes = sizes_of(q, k, v)
+        check_inputs(variant.inputs, q, sizes, inputs, params)
+        check_parts(rest[own + 3 : own + 7] if variant.planned else (), q)
+        rows = (q.shape[1], q.shape[0]) if variant.packed else q.shape[:3]
+        shapes = [rows] * (2 if variant.natural else 1) + [rows if rest[own + 1] else (0,)]
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        return out, *(q.new_empty(shape, dtype=torch.float32) for shape in shapes)
+
+    def axes_of(self, arguments: Sequence[Any]) -> BatchAxes | None:
+        """Where the batch is in arguments and results; None where elements of a batch are not each for itself."""
+        variant, last = self.variant, arguments[3 + self.own :]
+        planned = any(isinstance(each, torch.Tensor) for each in last)
+        if variant.packed or variant.counts_batch or planned or _drops(variant, arguments[3:]):
+            return None
+        rows = (0,) * (3 if variant.natural else 2)
+        return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
 
 
 def _drops(variant: Variant, own: Sequence[Any]) -> bool:

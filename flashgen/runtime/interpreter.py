@@ -23,7 +23,13 @@ from typing import Any
 import triton
 
 from flashgen.runtime.interpreter_language import Language
-from flashgen.runtime.interpreter_numbers import reduce_in_silence, round_as_compiled, shift_as_compiled
+from flashgen.runtime.interpreter_numbers import (
+    add_by_descriptor,
+    pass_on_kinds,
+    reduce_in_silence,
+    round_as_compiled,
+    shift_as_compiled,
+)
 from flashgen.runtime.interpreter_operators import Operators
 from flashgen.runtime.interpreter_types import share_dtypes, share_types
 
@@ -77,6 +83,8 @@ def _mend() -> None:
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
     round_as_compiled(interpreter)
+    pass_on_kinds(interpreter)
+    add_by_descriptor(interpreter)
     shift_as_compiled(interpreter)
     reduce_in_silence(interpreter)
     share_types(interpreter)

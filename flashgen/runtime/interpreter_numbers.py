@@ -14,14 +14,12 @@ _NO_SHIFT = 0x5A5A5A5A5A5A5A5A
 
 
 def round_as_compiled(interpreter: Any) -> None:
-    """Have the interpreter multiply, cast and add numbers of each dtype as a GPU does; bools stay bools."""
+    """Have the interpreter multiply and cast numbers of each dtype as a GPU does."""
     # Only the interpreter needs numpy.
     import numpy as np
-    from triton._C.libtriton import ir as _ir
 
     builder = interpreter.InterpreterBuilder
-    create_dot, create_splat, convert = builder.create_dot, builder.create_splat, interpreter._implicit_cvt
-    create_fp_to_fp, cast = builder.create_fp_to_fp, builder.cast_impl
+    create_dot, create_fp_to_fp, cast = builder.create_dot, builder.create_fp_to_fp, builder.cast_impl
     torch_float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 
     def as_float32(operand: Any) -> Any:
@@ -54,6 +52,16 @@ def round_as_compiled(interpreter: Any) -> None:
         rounded = torch.from_numpy(np.ascontiguousarray(value.data)).to(torch.bfloat16).view(torch.uint16)
         return interpreter.TensorHandle(rounded.numpy(), tl.bfloat16)
 
+    builder.create_dot, builder.create_fp_to_fp, builder.cast_impl = dot, to_float, cast_nearest
+
+
+def pass_on_kinds(interpreter: Any) -> None:
+    """Have the interpreter keep bools bools, and Python's floats float32."""
+    import numpy as np
+
+    builder, convert = interpreter.InterpreterBuilder, interpreter._implicit_cvt
+    create_splat = builder.create_splat
+
     def splat(self: Any, block: Any, operand: Any) -> Any:
         is_test = operand.data.dtype == np.bool_
         return create_splat(self, block, interpreter.TensorHandle(operand.data, tl.int1) if is_test else operand)
@@ -64,16 +72,20 @@ def round_as_compiled(interpreter: Any) -> None:
         dtype, kind = (np.bool_, tl.int1) if isinstance(value, bool) else (np.float32, tl.float32)
         return tl.tensor(interpreter.TensorHandle(np.array([value], dtype), kind), kind)
 
+    builder.create_splat, interpreter._implicit_cvt = splat, argument
+
+
+def add_by_descriptor(interpreter: Any) -> None:
+    """Have a descriptor's atomic_add of floats, the only reduction that kernels here ask for, where Triton has none."""
+    from triton._C.libtriton import ir as _ir
+
     def reduce_into(self: Any, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
-        """A descriptor's atomic_add of floats, the only reduction that kernels here ask for."""
         addresses, mask = descriptor.materialize_pointers(indices)
         self.create_atomic_rmw(_ir.ATOMIC_OP.FADD, addresses, value, mask, _ir.MEM_SEMANTIC.RELAXED, None)
 
-    builder.create_dot, builder.create_splat, builder.create_fp_to_fp = dot, splat, to_float
-    builder.cast_impl = cast_nearest
+    builder = interpreter.InterpreterBuilder
     if not hasattr(builder, "create_descriptor_reduce"):
         builder.create_descriptor_reduce = reduce_into
-    interpreter._implicit_cvt = argument
 
 
 def reduce_in_silence(interpreter: Any) -> None:
