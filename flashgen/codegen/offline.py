@@ -124,10 +124,10 @@ def compile_kernel(
     constants |= {"LEARNED": added, **({} if added else dict.fromkeys(sums_of_inputs))}
     constants |= {} if largest else {"max_ptr": None}
     found = _compile(compiled, target, types, constants, record.options(config), unaligned)
-    for beside in (*record.beside(config), *schedules(config)):
-        if found.error is None and hasattr(module, beside.function):
-            helper = getattr(module, beside.function)
-            other = _compile(helper, target, types, {**dense, **fixed, **beside.constants}, beside.options, unaligned)
+    for helper in (*record.helpers(config), *schedules(config)):
+        if found.error is None and hasattr(module, helper.function):
+            needed = getattr(module, helper.function)
+            other = _compile(needed, target, types, {**dense, **fixed, **helper.constants}, helper.options, unaligned)
             if other.error is not None:
                 return other
             found = replace(found, lost_negations=found.lost_negations + other.lost_negations)

@@ -10,7 +10,7 @@ import torch
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.merge import merge_splits
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.records import exponent
 from flashgen.runtime.variant import Variant
 
@@ -137,7 +137,7 @@ def merge_partials(
     }  # fmt: skip
     relaunch(
         merge_splits, (*key, natural), {name: tensors.get(name) for name in _MERGE_READS},
-        lambda: Rest(tiles * parts, numbers, sizes, {"num_warps": 2}),
+        lambda: Setup(tiles * parts, numbers, sizes, {"num_warps": 2}),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 from flashgen.runtime.decoding import Partials, merge_partials, sinks_of
 from flashgen.runtime.extending_paged import extension_of, launch_extension, reaches
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.paged import PagedCall
 from flashgen.runtime.planning_paged import PlanParts, Shape, Work, planned, planned_sizes, work_of
 from flashgen.runtime.variant import Variant
@@ -79,7 +79,9 @@ def _launch_decode(
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
     relaunch(
         variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
-        lambda: Rest(programs, _numbers(call, out), _constants(call, shape), DECODE_PAGED_KERNEL.options(shape.config)),
+        lambda: Setup(
+            programs, _numbers(call, out), _constants(call, shape), DECODE_PAGED_KERNEL.options(shape.config)
+        ),
     )  # fmt: skip
     merge_partials(
         (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,

@@ -45,12 +45,13 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rest:
-    """What a launch has beside the arguments that change from one to the next: programs, and more arguments by name.
+class Setup:
+    """How a launch is set up beside the arguments that change from one to the next.
 
-    `numbers` are what a kernel may be compiled for, `constants` the values of its compile-time arguments; both may have
-    names that the kernel does not ask for. `tilings` are how tensors among the first arguments are seen by tiles.
-    `first` is called before the kernel is launched for the first time, which is when it is compiled.
+    `programs` is the length of its grid. `numbers` are what a kernel may be compiled for, `constants` the values of its
+    compile-time arguments; both may have names that the kernel does not ask for. `options` are those of the launch.
+    `tilings` are how tensors among the first arguments are seen by tiles. `first` is called before the kernel is
+    launched for the first time, which is when it is compiled.
     """
 
     programs: int
@@ -156,8 +157,8 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
             _launch_here(kernel, programs, gpu, arguments, constants)
 
 
-def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], rest: Callable[[], Rest]) -> None:
-    """Launch a kernel by the names of its parameters, again and again: what follows from `key`, `rest`, is asked once.
+def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], setup: Callable[[], Setup]) -> None:
+    """Launch a kernel by the names of its parameters, again and again: what follows from `key`, `setup`, is asked once.
 
     `given` are the arguments that change, tensors, numbers and None, of which it takes those that it has; for one
     kernel as many always have the same names.
@@ -166,14 +167,14 @@ def relaunch(kernel: Any, key: tuple[Hashable, ...], given: Mapping[str, Any], r
     arguments = order.take(given)
     gpu = arguments[0].get_device()
     if _instead is not None or gpu < 0:
-        found = rest()
+        found = setup()
         positional, constants = found.arguments(kernel, given)
         launch(kernel, found.programs, *positional, **constants, **found.options)
     elif torch._C._cuda_getDevice() == gpu:
-        _relaunch_here(order, gpu, key, arguments, given, rest)
+        _relaunch_here(order, gpu, key, arguments, given, setup)
     else:
         with torch.cuda.device(gpu):
-            _relaunch_here(order, gpu, key, arguments, given, rest)
+            _relaunch_here(order, gpu, key, arguments, given, setup)
 
 
 def launches_freely(gpu: int) -> bool:
@@ -197,14 +198,14 @@ def _order(kernel: Any, given: Mapping[str, Any]) -> Order:
 
 def _relaunch_here(
     order: Order, gpu: int, key: tuple[Hashable, ...], arguments: Sequence[Any], given: Mapping[str, Any],
-    rest: Callable[[], Rest],
+    setup: Callable[[], Setup],
 ) -> None:  # fmt: skip
     kernel = order.kernel
     described, passed = describe_arguments(kernel, gpu, arguments, key)
     known = _known.get(described)
     hooks = triton.knobs.runtime
     if known is None or kernel.pre_run_hooks or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
-        asked = rest()
+        asked = setup()
         positional, constants = asked.arguments(kernel, given)
         constants = {**compiled_with(kernel), **constants, **asked.options}
         found = _launch_here(kernel, asked.programs, gpu, positional, constants, asked.first)
@@ -225,7 +226,7 @@ def _relaunch_here(
         known.described(known.programs, stream, passed, lambda: known.arguments(passed, arguments))
 
 
-def _know(order: Order, found: Found, asked: Rest, everything: tuple[Any, ...], passed: list[Any]) -> Known:
+def _know(order: Order, found: Found, asked: Setup, everything: tuple[Any, ...], passed: list[Any]) -> Known:
     others = [place for place in range(len(everything)) if place not in order.places]
     now = [*order.places, *others]
     tilings = [(place, asked.tilings[name]) for place, name in enumerate(order.names) if name in asked.tilings]

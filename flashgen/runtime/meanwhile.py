@@ -15,11 +15,11 @@ import triton
 
 from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.device.rounding import compiled_with
-from flashgen.runtime.launching import Rest, launches_freely
+from flashgen.runtime.launching import Setup, launches_freely
 from flashgen.runtime.specialization import flat_arguments
 
 # `relaunch`, and what may stand in its place.
-Relaunch = Callable[[Any, tuple[Hashable, ...], Mapping[str, Any], Callable[[], Rest]], None]
+Relaunch = Callable[[Any, tuple[Hashable, ...], Mapping[str, Any], Callable[[], Setup]], None]
 
 
 def compiles_freely(gpu: int) -> bool:
@@ -44,9 +44,9 @@ def compiled_meanwhile(gpu: int, launches: Callable[[Relaunch], object]) -> Iter
     """
     threads: list[Thread] = []
 
-    def note(kernel: Any, _: tuple[Hashable, ...], given: Mapping[str, Any], rest: Callable[[], Rest]) -> None:
+    def note(kernel: Any, _: tuple[Hashable, ...], given: Mapping[str, Any], setup: Callable[[], Setup]) -> None:
         if not kernel.pre_run_hooks:
-            threads.append(Thread(target=_compile, args=(gpu, kernel, given, rest())))
+            threads.append(Thread(target=_compile, args=(gpu, kernel, given, setup())))
 
     launches(note)
     for thread in threads:
@@ -58,9 +58,9 @@ def compiled_meanwhile(gpu: int, launches: Callable[[Relaunch], object]) -> Iter
             thread.join()
 
 
-def _compile(gpu: int, kernel: Any, given: Mapping[str, Any], rest: Rest) -> None:
+def _compile(gpu: int, kernel: Any, given: Mapping[str, Any], setup: Setup) -> None:
     # The compiler's errors have no common class, and this is no place for them: the launch meets them again.
     with suppress(Exception), no_collections(), torch.cuda.device(gpu):
-        arguments, constants = rest.arguments(kernel, given)
-        options = {**compiled_with(kernel), **constants, **rest.options}
-        kernel.warmup(*flat_arguments(arguments), grid=(rest.programs,), **options)
+        arguments, constants = setup.arguments(kernel, given)
+        options = {**compiled_with(kernel), **constants, **setup.options}
+        kernel.warmup(*flat_arguments(arguments), grid=(setup.programs,), **options)

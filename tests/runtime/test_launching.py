@@ -118,13 +118,13 @@ def test_a_repeated_launch_asks_for_the_rest_once() -> None:
     x, y = (torch.full((40,), value, device="cuda" if on_gpu else "cpu") for value in (0.0, 2.0))
     asked = []
 
-    def rest() -> launching.Rest:
+    def setup() -> launching.Setup:
         asked.append(True)
-        return launching.Rest(3, {"size": 40, "scale": 3, "heads": 7}, {"BLOCK": 16, "TILE": 5}, {"num_warps": 1})
+        return launching.Setup(3, {"size": 40, "scale": 3, "heads": 7}, {"BLOCK": 16, "TILE": 5}, {"num_warps": 1})
 
     for _ in range(3):
         # By name, whatever their order, and of those names that the kernel has.
-        launching.relaunch(_add_scaled, ("twos",), {"y_ptr": y, "z_ptr": None, "x_ptr": x}, rest)
+        launching.relaunch(_add_scaled, ("twos",), {"y_ptr": y, "z_ptr": None, "x_ptr": x}, setup)
     assert x.tolist() == [18.0] * 40
     assert len(asked) == (1 if on_gpu else 3)
 
@@ -151,19 +151,19 @@ def test_the_rest_of_a_launch_puts_descriptors_in_the_place_of_tensors() -> None
     tile = Tile((1, 1, 16, 16), torch.float16, gl.NVMMASharedLayout.get_default_for([1, 1, 16, 16], gl.float16))
     q = torch.zeros(1, 2, 16, 16, dtype=torch.float16)
     tilings = {"q_desc": rows_tiling(q.shape, q.stride(), tile)}
-    rest = launching.Rest(3, {"heads": 2, "q_len": 40}, {"BLOCK": 16}, {}, tilings)
+    setup = launching.Setup(3, {"heads": 2, "q_len": 40}, {"BLOCK": 16}, {}, tilings)
     kernel = _takes("q_desc", "q_len", "sums", "heads", "BLOCK")
-    (tiled, *others), constants = rest.arguments(kernel, {"sums": None, "q_desc": q})
+    (tiled, *others), constants = setup.arguments(kernel, {"sums": None, "q_desc": q})
     assert isinstance(tiled, Tiled) and tiled.base is q
     assert others == [40, None, 2] and constants == {"BLOCK": 16}
 
 
 def test_a_parameter_that_no_launch_gives_is_named() -> None:
-    rest = launching.Rest(3, {"heads": 2}, {"BLOCK": 16}, {})
+    setup = launching.Setup(3, {"heads": 2}, {"BLOCK": 16}, {})
     with pytest.raises(
         TypeError, match=r"^_kernel takes 'q_len'; expected what its launch gives: q_ptr, heads, BLOCK$"
     ):
-        rest.arguments(_takes("q_ptr", "q_len", "BLOCK"), {"q_ptr": MEMORY})
+        setup.arguments(_takes("q_ptr", "q_len", "BLOCK"), {"q_ptr": MEMORY})
 
 
 @pytest.mark.parametrize("given", [("a_ptr", "b_ptr"), ("b_ptr", "rate", "c_ptr"), ("c_ptr",)], ids=", ".join)
@@ -171,15 +171,15 @@ def test_what_is_known_of_a_launch_comes_in_the_order_of_the_kernel(given: tuple
     kernel = _takes("a_ptr", "b_ptr", "heads", "rate", "c_ptr", "q_len", "BLOCK")
     values: dict[str, Any] = {name: torch.zeros(3) if name.endswith("ptr") else 0.5 for name in kernel.arg_names[:5]}
     now = {name: values[name] for name in reversed(given)}
-    rest = launching.Rest(
+    setup = launching.Setup(
         3, {**{n: v for n, v in values.items() if n not in now}, "heads": 2, "q_len": 40}, {"BLOCK": 16}, {}
     )
     order = launching._order(kernel, now)
-    positional, constants = rest.arguments(kernel, now)
+    positional, constants = setup.arguments(kernel, now)
     run = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0, launch=None)
     found = launching.Found(SimpleNamespace(run=run), tuple(constants.values()), kernel)  # type: ignore[arg-type]
     everything = (*positional, *found.values)
     passed = list(order.take(now))
-    known = launching._know(order, found, rest, everything, passed)
+    known = launching._know(order, found, setup, everything, passed)
     assert order.names == given
     assert [*known.arguments(passed, passed)] == [*everything]

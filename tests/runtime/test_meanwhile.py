@@ -36,8 +36,8 @@ class Kernel:
         self.compiler()
 
     def launched(self, by: meanwhile.Relaunch) -> None:
-        rest = launching.Rest(3, {"size": 4}, {"BLOCK": 16}, {"num_warps": 1})
-        by(self, ("key",), {"x_ptr": X}, lambda: rest)
+        setup = launching.Setup(3, {"size": 4}, {"BLOCK": 16}, {"num_warps": 1})
+        by(self, ("key",), {"x_ptr": X}, lambda: setup)
 
 
 @pytest.fixture(autouse=True)
@@ -119,13 +119,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, An
     found: list[tuple[str, Mapping[str, Any]]] = []
     relaunch = launching.relaunch
 
-    def for_the_first_time(kernel: Any, key: Any, given: Mapping[str, Any], rest: Callable[[], Any]) -> None:
-        if (first := rest().first) is not None:
+    def for_the_first_time(kernel: Any, key: Any, given: Mapping[str, Any], setup: Callable[[], Any]) -> None:
+        if (first := setup().first) is not None:
             first()
-        relaunch(kernel, key, given, rest)
+        relaunch(kernel, key, given, setup)
 
-    def note(gpu: int, kernel: Any, given: Mapping[str, Any], rest: launching.Rest) -> None:
-        arguments, _ = rest.arguments(kernel, given)
+    def note(gpu: int, kernel: Any, given: Mapping[str, Any], setup: launching.Setup) -> None:
+        arguments, _ = setup.arguments(kernel, given)
         found.append((kernel.fn.__name__, dict(zip(kernel.arg_names, arguments, strict=False))))
 
     monkeypatch.setattr(schedule, "relaunch", for_the_first_time)

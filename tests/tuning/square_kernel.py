@@ -39,7 +39,7 @@ def _launch(
 ) -> None:  # fmt: skip
     by(
         variant.kernels["forward_square"], (call.layout, call.own, config), tensors,
-        lambda: SQUARE.rest(call, config, query_tiles(call, config)),
+        lambda: SQUARE.setup(call, config, query_tiles(call, config)),
     )  # fmt: skip
 
 

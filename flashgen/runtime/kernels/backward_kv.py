@@ -86,7 +86,7 @@ def _launch(
     relaunch(
         variant.kernels["backward_kv"], (call.layout, call.own, rows.strides, config),
         {**backward_tensors(call, rows), "dq_ptr": dq_sums, "dk_ptr": dk, "dv_ptr": dv, **schedule},
-        lambda: BACKWARD_KV_KERNEL.rest(
+        lambda: BACKWARD_KV_KERNEL.setup(
             call, config, key_tiles(call, config, call.sizes.heads),
             {**row_numbers(call, rows), "stride_dqm": 0 if dq_sums is None else dq_sums.stride(2)},
         ),

@@ -13,7 +13,7 @@ from flashgen.runtime.backward import Gradients, Incoming, num_rows, query_gradi
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling
-from flashgen.runtime.kernels.kernel import Beside, Kernel, Task, key_tiles
+from flashgen.runtime.kernels.kernel import HelperKernel, Kernel, Task, key_tiles
 from flashgen.runtime.kernels.sm90 import (
     BARRIERS,
     CONSUMER_TILES,
@@ -31,7 +31,7 @@ from flashgen.runtime.kernels.sm90_keys import (
     refuses_keys,
     v_block_width,
 )
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
 
@@ -119,9 +119,9 @@ def _types(
     return types | {"dq_sums": f"tensordesc<fp32[16, 256],{_FRAGMENTS_LAYOUT!r}>" if config.fuse_dq == 2 else "*fp32"}
 
 
-def _beside(config: Config) -> tuple[Beside, ...]:
+def _helpers(config: Config) -> tuple[HelperKernel, ...]:
     """What brings dQ into its order."""
-    return (Beside("collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
+    return (HelperKernel("collect_dq", {"HEAD_DIM": _width(config)}),) if config.fuse_dq else ()
 
 
 def _without_dq(config: Config) -> Config:
@@ -158,7 +158,7 @@ def _launch(
         tensors["counter_ptr"] = tile_counter(call)
     relaunch(
         variant.kernels["backward_kv_sm90"], (call.layout, call.own, rows.strides, config), tensors,
-        lambda: BACKWARD_KV_SM90_KERNEL.rest(
+        lambda: BACKWARD_KV_SM90_KERNEL.setup(
             call, config, _programs(variant, call, config),
             # All heads at once are too many for the longest tiles of each to be taken together.
             {**rows.numbers, "head_group": key_head_group(call, config), "by_rank": 0 if config.all_heads else 1},
@@ -174,12 +174,12 @@ def _collected(
 ) -> torch.Tensor:  # fmt: skip
     """dq from its sums, which the kernel has left by tiles."""
     dq = query_gradient(call)
-    (beside,) = _beside(config)
+    (collect,) = _helpers(config)
     numbers = {**call.numbers, **rows.numbers}
     relaunch(
         variant.kernels["collect_dq"], (call.layout, config),
         {"sums_ptr": dq_sums, "dq_ptr": dq, "cu_seqlens_q_ptr": call.given.get("cu_seqlens_q_ptr")},
-        lambda: Rest(dq_sums.numel() // _FRAGMENT, numbers, beside.constants, {}),
+        lambda: Setup(dq_sums.numel() // _FRAGMENT, numbers, collect.constants, {}),
     )  # fmt: skip
     return dq
 
@@ -223,7 +223,7 @@ BACKWARD_KV_SM90_KERNEL = Kernel(
     types=_types,
     options=key_options,
     launch=_launch,
-    beside=_beside,
+    helpers=_helpers,
     without_dq=_without_dq,
     query_sums=_query_sums,
     sums_inputs=True,

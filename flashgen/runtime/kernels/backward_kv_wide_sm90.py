@@ -84,7 +84,7 @@ def _launch(
     relaunch(
         variant.kernels["backward_kv_wide_sm90"], (call.layout, call.own, rows.strides, config),
         {**key_tensors(call, rows, config), "dk_desc": dk, "dv_desc": dv, **schedule},
-        lambda: BACKWARD_KV_WIDE_SM90_KERNEL.rest(
+        lambda: BACKWARD_KV_WIDE_SM90_KERNEL.setup(
             call, config, key_tiles(call, config, call.sizes.kv_heads),
             {**rows.numbers, "head_group": key_head_group(call, config)},
             tilings=_tilings(call, rows, dk, dv, config),

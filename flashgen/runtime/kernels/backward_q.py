@@ -57,7 +57,7 @@ def _launch(
     relaunch(
         variant.kernels["backward_q"], (call.layout, call.own, rows.strides, config),
         {**backward_tensors(call, rows), "dq_ptr": dq, **schedule},
-        lambda: BACKWARD_Q_KERNEL.rest(call, config, query_tiles(call, config), row_numbers(call, rows)),
+        lambda: BACKWARD_Q_KERNEL.setup(call, config, query_tiles(call, config), row_numbers(call, rows)),
     )  # fmt: skip
     return dq
 

@@ -123,7 +123,7 @@ def _launch(
             "q_desc": call.q, "do_desc": rows.d_out, "k_desc": call.k, "v_desc": call.v, "dq_desc": dq,
             "lse_ptr": rows.lse, "delta_ptr": rows.delta, **schedule, **call.given,
         },
-        lambda: BACKWARD_Q_SM90_KERNEL.rest(
+        lambda: BACKWARD_Q_SM90_KERNEL.setup(
             call, config, query_tiles(call, config), {**rows.numbers, "head_group": head_group(call)},
             tilings=_tilings(call, rows, dq, config),
         ),

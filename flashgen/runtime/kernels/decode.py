@@ -93,7 +93,7 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
     parts = Partials.room(q, programs * BM if splits > 1 else 0, widths[1], variant.takes("decode", "shift_ptr"))
     relaunch(
         variant.kernels["decode"], (call.layout, call.own, config), {**tensors, **parts.named},
-        lambda: DECODE_KERNEL.rest(call, config, programs, {"num_splits": splits}, {"BM": BM}),
+        lambda: DECODE_KERNEL.setup(call, config, programs, {"num_splits": splits}, {"BM": BM}),
     )  # fmt: skip
     if splits > 1:
         numbers = {

@@ -8,7 +8,7 @@ from flashgen.runtime.backward import Incoming, incoming, rescaled
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.packed import rows_apart
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
@@ -46,7 +46,7 @@ def launch_delta(
 def _rest(
     call: Call, config: Config, out_strides: tuple[int, ...], given: Incoming, rows: Incoming,
     lse_strides: tuple[int, ...], width: int,
-) -> Rest:  # fmt: skip
+) -> Setup:  # fmt: skip
     """`width` is that of the sums that are cleared."""
     s = call.sizes
     batch, heads, _ = s.rows
@@ -60,7 +60,7 @@ def _rest(
         for name, of_it in of_each.items()
         for axis, stride in zip("bhm", call.counted_strides(of_it[:3]), strict=True)
     }
-    return Rest(
+    return Setup(
         -(-rows.num_rows // rows_each) * batch * heads,
         {**call.numbers, **rows.numbers, **strides},
         {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM},

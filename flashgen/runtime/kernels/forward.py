@@ -51,7 +51,7 @@ def launch_forward(
     """
     by(
         variant.kernels["forward"], (call.layout, call.own, config), tensors,
-        lambda: FORWARD_KERNEL.rest(call, config, query_tiles(call, config)),
+        lambda: FORWARD_KERNEL.setup(call, config, query_tiles(call, config)),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from flashgen.runtime.kernels.sm90 import (
     never_on,
     product_width,
 )
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.meanwhile import Relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
@@ -167,7 +167,7 @@ def _launch(
     by(
         variant.kernels["forward_sm90"], (call.layout, call.own, config),
         tensors,
-        lambda: FORWARD_SM90_KERNEL.rest(
+        lambda: FORWARD_SM90_KERNEL.setup(
             call, config, _programs(call, config), {"head_group": _heads_together(call, config), **NO_PAGES}
         ),
     )  # fmt: skip
@@ -187,12 +187,12 @@ def launch_over_pages(
     tensors = {"q_ptr": call.q, "k_ptr": call.k, "v_ptr": call.v, **tensors}
     programs = min(tiles * call.sizes.heads, multiprocessors(call.q.get_device()))
 
-    def rest() -> Rest:
+    def setup() -> Setup:
         over_pages = dict(numbers())
         block_size = {"BLOCK_SIZE": over_pages.pop("BLOCK_SIZE")}
-        return FORWARD_SM90_KERNEL.rest(call, config, programs, {"head_group": 1, **over_pages}, block_size)
+        return FORWARD_SM90_KERNEL.setup(call, config, programs, {"head_group": 1, **over_pages}, block_size)
 
-    relaunch(variant.kernels["forward_sm90"], (call.layout, call.own, config), tensors, rest)
+    relaunch(variant.kernels["forward_sm90"], (call.layout, call.own, config), tensors, setup)
 
 
 def _heads_together(call: Call, config: Config) -> int:

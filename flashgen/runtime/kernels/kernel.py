@@ -11,7 +11,7 @@ import torch
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import NEEDED, Config, know_axes
 from flashgen.runtime.descriptors import Tiling
-from flashgen.runtime.launching import Rest
+from flashgen.runtime.launching import Setup
 from flashgen.runtime.records import Bucket
 
 # Bytes of spills a thread beyond which a config is dropped. Spilled registers outside the inner loop cost little: on
@@ -56,8 +56,8 @@ class Task:
         return self.capability, self.dtype, self.head_dim, self.v_head_dim
 
 
-class Beside(NamedTuple):
-    """A kernel that a launch needs beside its own: the function, the constants and the launch options."""
+class HelperKernel(NamedTuple):
+    """A kernel that a launch of another one needs: the function, the constants and the launch options."""
 
     function: str
     constants: Mapping[str, int]
@@ -110,7 +110,7 @@ class Kernel:
     `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
     there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
     v_head_dim, grouped heads, packed sequences); `options` those of a launch; `host_axes` the axes that are the
-    launch's alone. `beside` are further kernels that a launch needs.
+    launch's alone. `helpers` are further kernels that a launch needs.
 
     For dK and dV: `without_dq` is a config that leaves dQ to another kernel, `query_sums` makes room where tiles of dQ
     are added up before they are brought into order; `sums_inputs`: gradients of learned inputs may be added up
@@ -147,7 +147,7 @@ class Kernel:
     spill_limit: Callable[[Config], int] = lambda config: SPILL_LIMIT
     types: Callable[[torch.dtype, Config, int, int, bool, bool], Mapping[str, str]] = lambda *_: {}
     host_axes: tuple[str, ...] = ()
-    beside: Callable[[Config], tuple[Beside, ...]] = lambda config: ()
+    helpers: Callable[[Config], tuple[HelperKernel, ...]] = lambda config: ()
     without_dq: Callable[[Config], Config] = unchanged
     query_sums: Callable[[Call, Config], torch.Tensor | None] = lambda call, config: None
     sums_inputs: bool = False
@@ -161,14 +161,14 @@ class Kernel:
         """What its configs say beyond tiles and launch options."""
         return {name: values for name, values in self.domain.items() if name not in NEEDED}
 
-    def rest(
+    def setup(
         self, call: Call, config: Config, programs: int, numbers: Mapping[str, Any] | None = None,
         constants: Mapping[str, Any] | None = None, tilings: Mapping[str, Tiling] | None = None,
-    ) -> Rest:  # fmt: skip
-        """What a launch has beside its tensors: what follows from a call and a config, and what else is given."""
+    ) -> Setup:  # fmt: skip
+        """How a launch is set up beside its tensors: what follows from a call and a config, and what else is given."""
         s = call.sizes
         tiles = {"num_q_tiles": -(-s.q_len // config.BM), "num_k_tiles": -(-s.kv_len // config.BN)}
-        return Rest(
+        return Setup(
             programs,
             {**call.numbers, **tiles, **(numbers or {})},
             {**self.constants(config, s.head_dim, s.v_head_dim), **(constants or {})},

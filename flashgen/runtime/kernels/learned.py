@@ -87,7 +87,7 @@ def _launch(
             variant.kernels["learned"],
             (call.layout, call.own, rows.strides, config, *ways.values(), rest),
             {**tensors, "first_head": first_head},
-            lambda: LEARNED_KERNEL.rest(
+            lambda: LEARNED_KERNEL.setup(
                 call, config, query_tiles(call, config) * at_once // heads, {**row_numbers(call, rows), **sums.strides},
                 {**ways, "SKIP_UNIFORM": rest},
             ),

@@ -10,8 +10,8 @@ import torch
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Beside, Kernel
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.kernels.kernel import HelperKernel, Kernel
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.meanwhile import compiled_meanwhile, compiles_freely
 from flashgen.runtime.schedule import by_key, compact, state_shape
 from flashgen.runtime.variant import Variant
@@ -21,11 +21,11 @@ _CHUNKS = (8, 32)
 _MANY = 1 << 17
 
 
-def schedules(config: Config) -> tuple[Beside, ...]:
+def schedules(config: Config) -> tuple[HelperKernel, ...]:
     """What makes schedules for tiles of a config."""
     warps = max(1, config.BM * config.BN // 2048)
     return tuple(
-        Beside("_classify", {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}, {"num_warps": warps})
+        HelperKernel("_classify", {"BM": config.BM, "BN": config.BN, "CHUNK": chunk}, {"num_warps": warps})
         for chunk in _CHUNKS
     )
 
@@ -41,12 +41,13 @@ def make_schedule(
     shape = state_shape(call, config, variant.by_batch, variant.by_head)
     batch, heads, q_tiles, kv_tiles = shape
     states = torch.empty(shape, dtype=torch.int8, device=call.q.device)
-    beside = schedules(config)[states.numel() > _MANY]
+    classifier = schedules(config)[states.numel() > _MANY]
     relaunch(
         variant.kernels["schedule"], (call.layout, call.own, config), {"states_ptr": states, **call.given},
-        lambda: Rest(
-            -(-kv_tiles // beside.constants["CHUNK"]) * q_tiles * batch * heads,
-            {**call.numbers, "num_k_tiles": kv_tiles, "schedule_heads": heads}, beside.constants, beside.options,
+        lambda: Setup(
+            -(-kv_tiles // classifier.constants["CHUNK"]) * q_tiles * batch * heads,
+            {**call.numbers, "num_k_tiles": kv_tiles, "schedule_heads": heads},
+            classifier.constants, classifier.options,
             first=None if walker is None else partial(_compile_at_once, variant, call, config, walker, tensors),
         ),
     )  # fmt: skip

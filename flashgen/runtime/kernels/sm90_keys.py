@@ -21,7 +21,7 @@ from flashgen.runtime.kernels.sm90 import (
     tile_type,
     tiling,
 )
-from flashgen.runtime.launching import Rest, relaunch
+from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.widths import padded
 
 # Q and dO of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
@@ -96,7 +96,7 @@ def _order(call: Call, config: Config) -> torch.Tensor:
     relaunch(
         order_sequences, (call.layout, config.BN),
         {"cu_seqlens_k_ptr": call.given["cu_seqlens_k_ptr"], "order_ptr": order},
-        lambda: Rest(-(-count // _BLOCK), numbers, {"BN": config.BN, "BLOCK": _BLOCK}, {}),
+        lambda: Setup(-(-count // _BLOCK), numbers, {"BN": config.BN, "BLOCK": _BLOCK}, {}),
     )  # fmt: skip
     return order
 
