@@ -38,6 +38,20 @@ def silent(text: str, passing: bool = False) -> None:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """What a build does beside rendering, as `build` says it.
+
+    Targets that are named are compiled for also where there is a GPU.
+    """
+
+    targets: Sequence[str] | None = None
+    verify: bool = True
+    compile: bool = True
+    tune: bool = True
+    preset: str = "default"
+
+
+@dataclass(frozen=True)
 class Built:
     """What a build did. `verification` is None, `compiled` and `tuned` are empty where the step was not taken.
 
@@ -77,33 +91,22 @@ def build(
 
     for doubt in load(spec).warnings:
         warnings.warn(doubt, SpecWarning, stacklevel=2)
-    built = construct(spec, out=out, targets=targets, verify=verify, compile=compile, tune=tune, preset=preset)
-    return load_module(built.path)
+    return load_module(construct(spec, out, Steps(targets, verify, compile, tune, preset)).path)
 
 
-def construct(
-    spec: Source,
-    *,
-    out: str | os.PathLike[str] = "generated",
-    targets: Sequence[str] | None = None,
-    verify: bool = True,
-    compile: bool = True,
-    tune: bool = True,
-    preset: str = "default",
-    progress: Progress = silent,
-) -> Built:
-    """`build`, returning what was done. Targets that are named are compiled for also where there is a GPU.
+def construct(spec: Source, out: str | os.PathLike[str], steps: Steps, progress: Progress = silent) -> Built:
+    """`build`, returning what was done.
 
     Where a check fails, the error has as `found` what was done until then, what failed included.
     """
     from flashgen.spec import load
 
     start = time.monotonic()
-    check_choice("preset", preset, PRESETS)
+    check_choice("preset", steps.preset, PRESETS)
     variant = load(spec)
     built = Built(variant, variant.module_in(out))
     try:
-        for done in _steps(variant, built.path, targets, verify, compile, tune, preset, progress):
+        for done in _taken(steps, variant, built.path, progress):
             built = replace(built, **done)
     except CheckFailed as error:
         error.found = replace(built, seconds=time.monotonic() - start)
@@ -111,23 +114,22 @@ def construct(
     return replace(built, seconds=time.monotonic() - start)
 
 
-def _steps(
-    variant: Variant, path: Path, targets: Sequence[str] | None, verify: bool, compile: bool, tune: bool, preset: str,
-    progress: Progress,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Take the steps that are asked for, and give fields of `Built` as each is done, before it is checked."""
+def _taken(steps: Steps, variant: Variant, path: Path, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Take the steps, and give fields of `Built` as each is done, before it is checked."""
     from flashgen.tuning.crew import Crew
 
     with ExitStack() as stack:
         # Before torch is imported, which takes as long here as in the processes that this starts.
-        crew = stack.enter_context(Crew(variant, path, (0,) if tune else ())) if verify or tune else None
+        crew = (
+            stack.enter_context(Crew(variant, path, (0,) if steps.tune else ())) if steps.verify or steps.tune else None
+        )
         from flashgen.codegen import generate, on_trial
 
-        if targets:
+        if steps.targets:
             # Before anything is written: a wrong target is a wrong input.
-            compilation(variant, targets)
+            compilation(variant, steps.targets)
         trial = stack.enter_context(ExitStack())
-        if verify:
+        if steps.verify:
             trial.enter_context(on_trial(variant, path.parent))
         else:
             generate(variant, path.parent)
@@ -136,16 +138,18 @@ def _steps(
         progress(f"rendered {path}")
         from flashgen.runtime.gpus import DEFAULT_TARGETS
 
-        gpu = gpu_name() if verify or compile or tune else None
+        gpu = gpu_name() if steps.verify or steps.compile or steps.tune else None
         yield {"gpu": gpu}
-        targets = targets or (DEFAULT_TARGETS if gpu is None else ())
-        jobs = compilation(variant, targets) if compile and targets else ()
-        tuner = stack.enter_context(tuner_for(variant, path, preset, crew)) if tune and gpu is not None else None
+        targets = steps.targets or (DEFAULT_TARGETS if gpu is None else ())
+        jobs = compilation(variant, targets) if steps.compile and targets else ()
+        tuner = None
+        if steps.tune and gpu is not None:
+            tuner = stack.enter_context(tuner_for(variant, path, steps.preset, crew))
 
         # What the proof waits for is compiled, and behind it what the searches will ask for.
         meanwhile = (lambda: None) if tuner is None else tuner.prepare
         ahead = None if crew is None else partial(crew.compilers.answers_each, meanwhile=meanwhile)
-        if verify:
+        if steps.verify:
             report = examine(variant, path, gpu, "quick", progress, ahead)
             yield {"verification": report}
             expect_proven(path, report)
@@ -154,7 +158,7 @@ def _steps(
         yield {"compiled": compiled}
         expect_compiled(path, compiled)
         if tuner is not None:
-            yield {"tuned": find_configs(tuner, variant, preset, progress)}
+            yield {"tuned": find_configs(tuner, variant, steps.preset, progress)}
 
 
 def gpu_name() -> str | None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import flashgen
-from flashgen.api import construct
+from flashgen.api import Steps, construct
 from flashgen.errors import SpecError, UsageError
 
 HEAVY = ("torch", "triton", "jinja2", "optuna", "pydantic", "matplotlib", "yaml")
@@ -51,9 +51,8 @@ def test_build_tells_each_step(tmp_path: Path) -> None:
     def progress(text: str, passing: bool = False) -> None:
         steps.append(text)
 
-    built = construct(
-        {"name": "plain", "head_dim": 16}, out=tmp_path, verify=False, tune=False, targets=["sm_80"], progress=progress
-    )
+    asked = Steps(targets=["sm_80"], verify=False, tune=False)
+    built = construct({"name": "plain", "head_dim": 16}, tmp_path, asked, progress)
     assert steps == [f"rendered {tmp_path / 'plain'}", "compiling for sm_80"]
     found = [(c.job.target, c.job.kernel, c.job.head_dim, c.error) for c in built.compiled]
     assert found == [("sm_80", kernel, 16, None) for kernel in ("forward", "backward_q", "backward_kv")]

@@ -16,7 +16,7 @@ from flashgen.cli.doctor import doctor
 from flashgen.cli.explain import explain
 from flashgen.cli.export import export
 from flashgen.cli.failure import DEBUG_VARIABLE
-from flashgen.cli.gallery import list_gallery
+from flashgen.cli.list import list_gallery
 from flashgen.cli.schema import schema
 from flashgen.cli.tune import tune
 from flashgen.cli.verify import verify

@@ -38,27 +38,19 @@ def build(
     json: Json = False,
 ) -> None:
     """Render, prove and tune specs. Without a GPU they are compiled for the targets instead of being tuned."""
-    from flashgen.api import Built, construct
+    from flashgen.api import Built, Steps, construct
 
     check_choice("--preset", preset, PRESETS)
     output = Output.choose(json)
 
+    steps = Steps(target, verify, compile, tune, preset)
     packages = Packages(out, output)
 
     def one(spec: str) -> None:
         packages.read(spec)
         try:
             with output.progress() as progress:
-                built = construct(
-                    resolve(spec),
-                    out=out,
-                    targets=target,
-                    verify=verify,
-                    compile=compile,
-                    tune=tune,
-                    preset=preset,
-                    progress=progress,
-                )
+                built = construct(resolve(spec), out, steps, progress)
         except CheckFailed as error:
             assert isinstance(error.found, Built)
             if not isinstance(error, VerificationFailed):  # which says of itself what was verified
