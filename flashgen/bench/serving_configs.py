@@ -37,7 +37,7 @@ from flashgen.bench.timing import interleave
 from flashgen.codegen import load_module
 from flashgen.runtime.config import Config
 from flashgen.runtime.forward_pass import decoded
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 from flashgen.tuning.timing import Timing
 
 # What the call takes by itself.

@@ -6,7 +6,7 @@ from flashgen import runtime
 from flashgen.problems.calls import Call
 from flashgen.problems.dropped import Dropout
 from flashgen.runtime.call import Call as PreparedCall
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 
 
 def prepared(

@@ -13,7 +13,7 @@ from flashgen.runtime.choosing import backward_config_text, config_text
 from flashgen.runtime.conversions import as_dtype, over_batch
 from flashgen.runtime.dispatch import is_direct
 from flashgen.runtime.kernels.schedule import make_schedule
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 from flashgen.runtime.planning import plan_by_operator, plan_configs
 from flashgen.runtime.schedule import Plan, plan_parts, wants_gradients
 from flashgen.runtime.torch_operator import Operator

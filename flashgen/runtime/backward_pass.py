@@ -23,7 +23,7 @@ from flashgen.runtime.forward_pass import query_schedule
 from flashgen.runtime.input_gradients import InputSums, adds_inputs, input_gradients, sums_of_inputs
 from flashgen.runtime.kernels.delta import launch_delta
 from flashgen.runtime.kernels.schedule import make_schedule
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.schedule import key_plan
 from flashgen.runtime.variant import Variant

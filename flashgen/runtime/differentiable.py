@@ -25,7 +25,7 @@ from flashgen.runtime.arguments import sizes_of
 from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
 from flashgen.runtime.forward_pass import attention_forward
-from flashgen.runtime.own import check_inputs
+from flashgen.runtime.own_arguments import check_inputs
 from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, given_by_head
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.planning import register_plans

@@ -20,7 +20,7 @@ from flashgen.runtime.declared import Input
 from flashgen.runtime.device.sm90.tiles import far
 from flashgen.runtime.kernels.forward_sm90 import FORWARD_SM90_KERNEL, launch_over_pages
 from flashgen.runtime.lookup import current_device
-from flashgen.runtime.own import given_own
+from flashgen.runtime.own_arguments import given_own
 from flashgen.runtime.packed_sizes import VarlenSizes
 from flashgen.runtime.paged import PagedCall, PagedLayout
 from flashgen.runtime.variant import Variant

@@ -13,7 +13,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.decoding import few_queries
 from flashgen.runtime.kernels.kernel import Kernel
 from flashgen.runtime.kernels.schedule import make_schedule
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.schedule import check_plan, state_shape
 from flashgen.runtime.variant import Variant

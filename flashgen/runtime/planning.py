@@ -15,7 +15,7 @@ from flashgen.runtime.call import Call, Layout
 from flashgen.runtime.choosing import choose_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.schedule import make_schedule
-from flashgen.runtime.own import check_inputs, prepare_own
+from flashgen.runtime.own_arguments import check_inputs, prepare_own
 from flashgen.runtime.packed_sizes import packed_sizes
 from flashgen.runtime.schedule import Plan, state_shape
 from flashgen.runtime.sizes import Sizes

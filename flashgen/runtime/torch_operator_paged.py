@@ -13,7 +13,7 @@ import torch
 from flashgen.runtime.arguments import check_paged_types
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.overlap import overlaps
-from flashgen.runtime.own import check_inputs, given_own
+from flashgen.runtime.own_arguments import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
 from flashgen.runtime.planning_paged import register_paged_plan
 from flashgen.runtime.strides import is_contiguous_last

@@ -18,7 +18,7 @@ from flashgen.runtime.device.sm90.tiles import far_rows
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, reaches, stays, steps_of
 from flashgen.runtime.kernels import forward_sm90
 from flashgen.runtime.launching import replaced
-from flashgen.runtime.own import given_own
+from flashgen.runtime.own_arguments import given_own
 from flashgen.runtime.paged import PagedCall, prepare_paged
 from flashgen.runtime.variant import Variant
 

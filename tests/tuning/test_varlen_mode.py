@@ -26,7 +26,7 @@ from flashgen.problems.work import least_bytes, useful_flops, visible_share
 from flashgen.runtime import Config, choosing
 from flashgen.runtime.kernels.forward import FORWARD_KERNEL
 from flashgen.runtime.lookup import forget
-from flashgen.runtime.own import prepare_own
+from flashgen.runtime.own_arguments import prepare_own
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Bucket
