@@ -11,6 +11,7 @@ from transformers.generation.continuous_batching import PagedAttentionCache
 
 from flashgen.errors import ModelError, UsageError
 from flashgen.integrations.batching import admit, keys_of_requests, packed_rows, window_of, within_documents
+from flashgen.integrations.chosen import among, chosen_blocks
 from flashgen.integrations.masks import form_of, interface_mask
 from flashgen.integrations.variants import attention_of
 
@@ -40,22 +41,28 @@ def generated_attention(
     is_causal: bool | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     cache: PagedAttentionCache | None = None,
     indices: torch.Tensor | None = None,
+    block_indices: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """What `transformers.AttentionInterface` calls for a layer.
 
     query [batch, heads, q_len, head_dim], key [batch, kv_heads, kv_len, head_dim], value [batch, kv_heads, kv_len,
     v_head_dim]. attention_mask: what `interface_mask` made, or a mask [batch|1, heads|1, q_len, kv_len] of a caller's,
-    bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks, position_bias
-    [batch|1, heads|1, q_len, kv_len] is added to the scores. indices, int [batch, q_len, n], are the only keys that a
-    query sees, of those that the mask shows. dropout is the probability with which weights are dropped, above 0 in
-    training alone. Returns [batch, q_len, heads, v_head_dim] and None in the place of the weights. Raises ModelError
-    for what it does not have.
+    bool, or floats that are added to the scores. softcap bounds the scores, s_aux [heads] are sinks and so are sinks
+    [batch, heads, q_len, 1], of each query its own; position_bias [batch|1, heads|1, q_len, kv_len] is added to the
+    scores. indices, int [batch, q_len, n], are the only keys that a query sees, of those that the mask shows;
+    block_indices, int [batch, kv_heads, q_len, n], the only blocks of keys. dropout is the probability with which
+    weights are dropped, above 0 in training alone. Returns [batch, q_len, heads, v_head_dim] and None in the place of
+    the weights. Raises ModelError for what it does not have.
     """
     _check(others)
+    if query.shape[0] == 1:
+        # Learned queries may be the same for all sequences.
+        query = query.expand(key.shape[0], -1, -1, -1)
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if isinstance(cache, PagedAttentionCache):
@@ -66,7 +73,7 @@ def generated_attention(
     else:
         attention_mask = within_documents(attention_mask, query, others, is_causal)
     if indices is not None:
-        attention_mask = _among(attention_mask, indices, key.shape[2])
+        attention_mask = among(attention_mask, indices, key.shape[2])
     form, inputs = _mask(attention_mask, query, key, is_causal)
     biases = [position_bias] if position_bias is not None else []
     if form == "added" and attention_mask is not None:
@@ -75,18 +82,27 @@ def generated_attention(
     inputs |= {f"bias_{place}": bias for place, (_, bias) in enumerate(shaped)}
     if s_aux is not None:
         inputs["sinks"] = s_aux
-    attention = attention_of(form, softcap, s_aux is not None, tuple(axes for axes, _ in shaped), dropout > 0)
+    blocks = {} if block_indices is None else chosen_blocks(module, block_indices, key)
+    added = tuple(axes for axes, _ in shaped)
+    attention = attention_of(form, softcap, s_aux is not None, added, dropout > 0, bool(blocks))
     drop = {"dropout_p": dropout} if dropout > 0 else {}
-    out = attention(query, key, value, scale=scaling, **inputs, **drop)
+    given = {**inputs, **blocks, **drop, "scale": scaling}
+    if sinks is None:
+        out = attention(query, key, value, **given)
+    else:
+        out = _beside(sinks, *attention(query, key, value, return_lse=True, **given))
     return out.transpose(1, 2).contiguous(), None
+
+
+def _beside(sinks: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    """What is left of each row, [batch, heads, q_len, v_head_dim], beside a logit of its own that has no value."""
+    return (out * torch.sigmoid(lse[..., None] - sinks.float())).to(out.dtype)
 
 
 # What changes attention and is not here, and what it asks for.
 _LACKING = {
     "output_attentions": "the weights, which are never made",
     "head_mask": "weights of heads, which generated attention lacks",
-    "block_indices": "blocks of keys for each head, which generated attention lacks",
-    "sinks": "sinks for each query, which generated attention lacks",
 }
 
 
@@ -94,18 +110,6 @@ def _check(others: Mapping[str, Any]) -> None:
     for name, what in _LACKING.items():
         if others.get(name) is not None and others[name] is not False:
             raise ModelError(f"{name} asks for {what}; expected attention 'eager'")
-
-
-def _among(mask: torch.Tensor | None, indices: torch.Tensor, kv_len: int) -> torch.Tensor:
-    """A mask that hides from each query all but these keys."""
-    if mask is None or mask.shape[-1] != kv_len:
-        raise ModelError(
-            "indices came to a layer without a mask of queries by keys, which says what they are among; expected "
-            "attention 'eager'"
-        )
-    chosen = torch.zeros((*indices.shape[:2], kv_len), dtype=torch.bool, device=indices.device)
-    chosen = chosen.scatter(-1, indices.long(), True)[:, None]
-    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
 def _mask(

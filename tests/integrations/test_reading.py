@@ -12,10 +12,8 @@ from torch._dynamo.testing import CompileCounter
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
 
-from flashgen.errors import ModelError  # noqa: E402
 from flashgen.integrations import comparing, reading, tiny  # noqa: E402
 from flashgen.integrations.masks import interface_mask  # noqa: E402
-from flashgen.integrations.transformers import generated_attention  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("registered"),
@@ -54,6 +52,15 @@ def added_masks() -> Any:
     """Attention of its own for text, the interface for images alone."""
     own = tiny._encoder(SIZE, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vision_config=vision())
     return transformers.GitForCausalLM, transformers.GitConfig(**own)
+
+
+def sinks_of_queries() -> Any:
+    own = decoder(
+        swa_num_attention_heads=2, swa_num_key_value_heads=1, swa_head_dim=16, sliding_window_size=6, d_rel=4,
+        rel_extent=8, n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
+        n_layers_per_attn_res_block=1, layer_types=["hybrid_sliding", "hybrid"], unpadded_vocab_size=SIZE.vocabulary,
+    )  # fmt: skip
+    return transformers.Inkling2ForCausalLM, transformers.Inkling2TextConfig(**own)
 
 
 def filled_masks() -> Any:
@@ -105,6 +112,8 @@ if "allow_is_causal_skip" not in inspect.getsource(inspect.getmodule(transformer
     # Then it forgets causality where no mask is made, with torch's attention too.
     DECODERS.remove(filled_masks)
     DECODERS.remove(filled_windows)
+if hasattr(transformers, "Inkling2TextConfig"):
+    DECODERS.append(sinks_of_queries)
 PAIRS = [joined_masks, not_causal_by_its_own_account]
 
 
@@ -193,16 +202,3 @@ def test_a_model_that_is_loaded_later_is_not_compiled_for_again() -> None:
     compiled(seen)
     assert later in transformers.PreTrainedModel.__subclasses__()
     assert counter.frame_count == 1
-
-
-@pytest.mark.parametrize("name", ["block_indices", "sinks"])
-def test_what_else_changes_attention_is_refused(name: str) -> None:
-    q = torch.randn(1, 2, 5, 16)
-    with pytest.raises(ModelError, match=name):
-        generated_attention(torch.nn.Module(), q, q, q, None, **{name: torch.zeros(1, 2, 5, 1)})
-
-
-def test_chosen_keys_without_a_mask_are_refused() -> None:
-    q = torch.randn(1, 2, 5, 16)
-    with pytest.raises(ModelError, match="indices came to a layer without a mask"):
-        generated_attention(torch.nn.Module(), q, q, q, None, indices=torch.zeros(1, 5, 2, dtype=torch.int32))
