@@ -1,5 +1,4 @@
-"""Many sequences in one row: documents that are trained on without padding, and the requests of continuous batching,
-over the keys of their caches."""
+"""Many sequences in one row, such as the requests of continuous batching over the keys of their caches."""
 
 from __future__ import annotations
 
@@ -96,7 +95,8 @@ def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool, window: i
     if isinstance(starts_k, Mapping):
         starts_k = starts_k["full_attention" if window is None else "sliding_attention"]
     starts_k = starts_k.long()
-    token = torch.arange(q_len, device=starts_q.device)
+    # Layers that share keys may take the last queries alone.
+    token = torch.arange(q_len, device=starts_q.device) + (starts_q[-1] - q_len).clamp(min=0)
     request = torch.searchsorted(starts_q, token, right=True) - 1
     inside = (request < starts_q.shape[0] - 1) & (request >= 0)
     request = request.clamp(0, starts_q.shape[0] - 2)
@@ -105,26 +105,3 @@ def packed_rows(q_len: int, paged: Mapping[str, Any], is_causal: bool, window: i
     if window is not None:
         first = first.maximum(last - window + 1)
     return torch.stack((first, torch.where(inside, last, first - 1)))[None, None].int().transpose(2, 3)
-
-
-def within_documents(
-    mask: torch.Tensor | None, query: torch.Tensor, packed: Mapping[str, Any], is_causal: bool
-) -> torch.Tensor | None:
-    """A layer's mask, within the documents of one row where the caller gives their ends.
-
-    packed: the layer's arguments, cu_seq_lens_q and cu_seq_lens_k among them where ends are given. Where position_ids
-    say the same the mask may know already. A mask that is neither rows nor plain is the caller's, and says all.
-    """
-    if any(packed.get(name) is None for name in ("cu_seq_lens_q", "cu_seq_lens_k")):
-        return mask
-    is_callers = mask is not None and (mask.dtype != torch.int32 or mask.shape[-1] > 2)
-    if is_callers or packed["cu_seq_lens_q"].shape[0] <= 2:
-        return mask
-    if query.shape[0] != 1:
-        raise ModelError(
-            f"cu_seq_lens_q came with {query.shape[0]} sequences; expected one, in which documents follow each other"
-        )
-    rows = packed_rows(query.shape[2], packed, is_causal, None)
-    if mask is None or mask.shape[-1] < 2:
-        return rows
-    return torch.cat((mask[..., :1].maximum(rows[..., :1]), mask[..., 1:].minimum(rows[..., 1:])), -1)

@@ -10,8 +10,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.generation.continuous_batching import PagedAttentionCache
 
 from flashgen.errors import ModelError, UsageError
-from flashgen.integrations.batching import admit, keys_of_requests, packed_rows, window_of, within_documents
+from flashgen.integrations.batching import admit, keys_of_requests, packed_rows, window_of
 from flashgen.integrations.chosen import among, chosen_blocks
+from flashgen.integrations.documents import within_documents
 from flashgen.integrations.masks import form_of, interface_mask
 from flashgen.integrations.variants import attention_of
 
@@ -71,7 +72,8 @@ def generated_attention(
     if "read_index" in others:
         attention_mask = packed_rows(query.shape[2], others, is_causal, window_of(module, others))
     else:
-        attention_mask = within_documents(attention_mask, query, others, is_causal)
+        config = getattr(module, "config", None)
+        attention_mask = within_documents(attention_mask, query, key, others, is_causal, config)
     if indices is not None:
         attention_mask = among(attention_mask, indices, key.shape[2])
     form, inputs = _mask(attention_mask, query, key, is_causal)

@@ -1,5 +1,4 @@
-"""Many sequences in one row: documents without padding, and continuous batching with windows, sinks, shared prefixes
-and chunked prompts."""
+"""Continuous batching with windows, sinks, shared prefixes and chunked prompts."""
 
 from __future__ import annotations
 
@@ -112,32 +111,3 @@ def test_models_that_read_their_masks_are_refused() -> None:
     made.set_attn_implementation("generated")
     with pytest.raises(ModelError, match=r"models of DogeConfig read their masks.*'sdpa' and 'eager'"):
         together(made, 3)
-
-
-LENGTHS = (13, 4, 9)
-
-
-def packed(**others: Any) -> dict[str, Any]:
-    """Documents side by side, with what DataCollatorWithFlattening says of them."""
-    words = torch.randint(3, SIZE.vocabulary, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(5))
-    ends = torch.tensor([0, *LENGTHS], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    lengths = {f"max_length_{side}": max(LENGTHS) for side in "qk"}
-    return {"input_ids": words, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends, **lengths, **others}
-
-
-@pytest.mark.parametrize("by_position", [False, True], ids=["", "positions too"])
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "GPT-OSS"])
-def test_documents_whose_ends_are_given_are_as_each_alone(name: str, by_position: bool) -> None:
-    # Of GPT-OSS transformers asks for masks without position_ids, of the others where nothing is cached.
-    made, inputs = eager(name), packed()
-    if by_position:
-        inputs |= {"position_ids": torch.cat([torch.arange(length) for length in LENGTHS])[None], "use_cache": False}
-    documents = [made(input_ids=each).logits for each in inputs["input_ids"].split(LENGTHS, 1)]
-    made.set_attn_implementation("generated")
-    assert torch.allclose(made(**inputs).logits, torch.cat(documents, 1), rtol=1e-4, atol=1e-4)
-
-
-def test_ends_of_documents_in_several_rows_are_refused() -> None:
-    made, inputs = tiny.model("Llama", SIZE, "generated"), packed()
-    with pytest.raises(ModelError, match="cu_seq_lens_q came with 2 sequences"):
-        made(**inputs | {"input_ids": inputs["input_ids"].expand(2, -1)})
