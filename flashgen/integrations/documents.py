@@ -12,12 +12,12 @@ from transformers.utils.import_utils import is_tracing
 from flashgen.errors import ModelError
 from flashgen.integrations.batching import packed_rows
 from flashgen.integrations.masks import form_of
-from flashgen.integrations.reading import READS_BOOLS, READS_FLOATS, reading_of
+from flashgen.integrations.reading import READS_BOOLS, READS_FLOATS, reading_of, reads_text
 
 
 def within_documents(
     mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, packed: Mapping[str, Any], is_causal: bool,
-    config: Any,
+    module: torch.nn.Module,
 ) -> torch.Tensor | None:  # fmt: skip
     """A layer's mask, within the documents of one row where the caller gives their ends.
 
@@ -26,13 +26,17 @@ def within_documents(
     """
     if any(packed.get(name) is None for name in ("cu_seq_lens_q", "cu_seq_lens_k")):
         return mask
-    if packed["cu_seq_lens_q"].shape[0] <= 2:
+    q_len, kv_len = query.shape[2], key.shape[2]
+    config = getattr(module, "config", None)
+    # Models hand all that they are called with to each of their parts: to those that read images, and to layers whose
+    # keys are not of the text. The latter are not causal, and may not say so.
+    is_of_text = reads_text(config) and (getattr(module, "is_causal", False) or q_len == kv_len)
+    if packed["cu_seq_lens_q"].shape[0] <= 2 or not is_of_text:
         return mask
     if query.shape[0] != 1:
         raise ModelError(
             f"cu_seq_lens_q came with {query.shape[0]} sequences; expected one, in which documents follow each other"
         )
-    q_len, kv_len = query.shape[2], key.shape[2]
     form = None if mask is None else form_of(mask, q_len, kv_len)
     own = packed_rows(q_len, packed, False, None)
     if reading_of(config) in (READS_BOOLS, READS_FLOATS):

@@ -40,18 +40,34 @@ def takes_some_queries(config: Any) -> bool:
     return bool(getattr(config, "num_kv_shared_layers", 0))
 
 
+def reads_text(config: Any) -> bool:
+    """Whether a model reads text, as far as its classes say; one that says nothing does."""
+    return _reads_text(type(config))
+
+
 @torch.compiler.assume_constant_result
 def _reading_of(kind: type) -> str:
     # torch.compile asks while it traces. It sees through a cache, to each class there is, but not through this.
     return _found(kind)
 
 
+@torch.compiler.assume_constant_result
+def _reads_text(kind: type) -> bool:
+    models = _models_of(kind)
+    return not models or any("text" in getattr(each, "input_modalities", "text") for each in models)
+
+
+@cache
+def _models_of(kind: type) -> list[Any]:
+    """The models that take configs of this type; one of a user's own class is read by those of the class below it."""
+    known = list(_below(PreTrainedModel))
+    below = ([each for each in known if each.config_class is base] for base in kind.__mro__)
+    return next(filter(None, below), [])
+
+
 @cache
 def _found(kind: type) -> str:
-    known = list(_below(PreTrainedModel))
-    # A config of a user's own class is read by the models of the class below it.
-    below = ([each for each in known if each.config_class is base] for base in kind.__mro__)
-    models = next(filter(None, below), [])
+    models = _models_of(kind)
     if any(not each._supports_sdpa and not each._supports_flex_attn for each in models):
         return READS_FLOATS
     if any(_says_no_flex(each) or _brings_functions(each) for each in models):

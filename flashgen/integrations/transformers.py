@@ -72,8 +72,7 @@ def generated_attention(
     if "read_index" in others:
         attention_mask = packed_rows(query.shape[2], others, is_causal, window_of(module, others))
     else:
-        config = getattr(module, "config", None)
-        attention_mask = within_documents(attention_mask, query, key, others, is_causal, config)
+        attention_mask = within_documents(attention_mask, query, key, others, is_causal, module)
     if indices is not None:
         attention_mask = among(attention_mask, indices, key.shape[2])
     form, inputs = _mask(attention_mask, query, key, is_causal)

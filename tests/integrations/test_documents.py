@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers", minversion="5.17")
 
 from flashgen.errors import ModelError  # noqa: E402
 from flashgen.integrations import tiny  # noqa: E402
+from flashgen.integrations.transformers import generated_attention  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("registered"),
@@ -112,6 +113,44 @@ def test_ends_of_documents_in_several_rows_are_refused() -> None:
     made, inputs = tiny.model("Llama", SIZE, "generated"), packed()
     with pytest.raises(ModelError, match="cu_seq_lens_q came with 2 sequences"):
         made(**inputs | {"input_ids": inputs["input_ids"].expand(2, -1)})
+
+
+def reads_images() -> Any:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision = {**sizes, "model_type": "clip_vision_model", "image_size": 32, "patch_size": 8, "projection_dim": 32}
+    config = transformers.LlavaConfig(
+        text_config={**tiny._decoder(SIZE), "model_type": "llama"}, vision_config=vision, image_token_index=126,
+        vision_feature_layer=-1,
+    )  # fmt: skip
+    return transformers.LlavaForConditionalGeneration, config
+
+
+def test_ends_of_texts_are_not_those_of_the_images_between() -> None:
+    # Sixteen patches make an image of each document's.
+    made, length = eager(reads_images), 22
+    words = torch.randint(3, 120, (2, length), generator=torch.Generator().manual_seed(3))
+    words[:, 3:19] = 126
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    each = [made(input_ids=words[b : b + 1], pixel_values=images[b : b + 1]).logits for b in (0, 1)]
+    made.set_attn_implementation("generated")
+    ends = torch.tensor([0, length, 2 * length], dtype=torch.int32)
+    positions = torch.arange(length).repeat(2)[None]
+    found = made(
+        input_ids=words.reshape(1, -1), pixel_values=images, position_ids=positions, cu_seq_lens_q=ends,
+        cu_seq_lens_k=ends,
+    )  # fmt: skip
+    assert near(found.logits, torch.cat(each, 1))
+
+
+def test_nor_those_of_keys_of_something_else() -> None:
+    q = torch.randn(1, 2, TOTAL, 16, generator=torch.Generator().manual_seed(1))
+    k = torch.randn(1, 2, TOTAL + 5, 16, generator=torch.Generator().manual_seed(2))
+    layer = torch.nn.Module()
+    for mask in (None, torch.rand(1, 1, TOTAL, TOTAL + 5, generator=torch.Generator().manual_seed(3)) < 0.5):
+        expected, _ = generated_attention(layer, q, k, k, mask, is_causal=False)
+        ends = {name: packed()[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k")}
+        found, _ = generated_attention(layer, q, k, k, mask, is_causal=False, **ends)
+        assert torch.equal(found, expected)
 
 
 def reads_masks() -> Any:

@@ -190,6 +190,14 @@ def test_models_say_how_they_read_masks(name: str, expected: str) -> None:
     assert reading.reading_of(type("Own", (type(config),), {})()) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("LlamaModel", True), ("LlavaModel", True), ("CLIPVisionModel", False), ("Qwen2AudioEncoder", False)],
+)
+def test_models_say_whether_they_read_text(name: str, expected: bool) -> None:
+    assert reading.reads_text(getattr(transformers, name).config_class()) is expected
+
+
 def test_a_model_that_is_loaded_later_is_not_compiled_for_again() -> None:
     config, counter = transformers.LlamaConfig(), CompileCounter()
 
