@@ -105,7 +105,7 @@ def bundle(files: Mapping[str, str], records: Iterable[tuple[str, str]], docstri
         f"runtime = SimpleNamespace({', '.join(f'{name}={REPLACED.get(name, name)}' for name in public)})",
         *(f"# {name}: {source.summary}\n{source.text}" for name, source in own.items()),
         module.text,
-        f"__all__ = {[*dict.fromkeys((*_public(module), *_public(sources['serving']), *_PUBLIC))]}",
+        f"__all__ = {[*dict.fromkeys((*_public(module), *_given(sources['serving']), *_PUBLIC))]}",
     ]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
 
@@ -203,6 +203,11 @@ def _renamed(text: str, names: tuple[tuple[str, str], ...]) -> str:
 
 def _public(source: Source) -> list[str]:
     return [name for name in source.names if not name.startswith("_")]
+
+
+def _given(door: Source) -> list[str]:
+    """What a module gives of others."""
+    return [name for names in door.runtime.values() for name in names]
 
 
 def _refuse_clashes(sources: dict[str, Source]) -> None:
