@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from keyword import iskeyword
 
 from flashgen.lang.nodes import TRUE
 from flashgen.printable import printable
@@ -70,7 +71,15 @@ def argument_lines(variant: Variant, keywords: Mapping[str, str]) -> list[str]:
     lines = []
     for t in variant.inputs:
         ending = "; the paper's by default" if t.default == "alibi_slopes" else ""
-        lines.append(f"{keywords[t.name]}: {t.dtype} {shape_text(t)}{ending}.")
+        lines.append(f"{_spelled(keywords[t.name], keywords)}: {t.dtype} {shape_text(t)}{ending}.")
     for p in variant.runtime_params:
-        lines.append(f"{keywords[p.name]}: {SCALARS[p.type.value]}, {p.value!r} by default.")
+        lines.append(f"{_spelled(keywords[p.name], keywords)}: {SCALARS[p.type.value]}, {p.value!r} by default.")
     return lines
+
+
+def _spelled(name: str, keywords: Mapping[str, str]) -> str:
+    """An argument's name as a call can spell it: that of a keyword of Python has an underscore behind it."""
+    if not iskeyword(name):
+        return name
+    spelled = f"{name}_"
+    return f'**{{"{name}": ...}}' if spelled in keywords.values() else spelled

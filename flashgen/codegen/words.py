@@ -31,6 +31,10 @@ _NOT_EMITTED = frozenset({
     "headers.py", "kernel_text.py", "layout.py", "loading.py", "offline.py", "registry.py", "rehearsal.py",
     "templates.py", "vocabulary.py", "words.py", "write.py",
 })  # fmt: skip
+# Names that begin with an underscore are those of generated code itself, of Python and of Triton. A name of a spec has
+# this before its underscore there; and so once more has one that looks like that.
+_BEFORE = "under"
+_UNDERSCORED = re.compile(f"(?:{_BEFORE})*_")
 # Arguments that torch's operators, and Python's own functions, take for something else.
 _OTHERS = frozenset({"self", "Tensor", "Scalar", "SymInt", "Generator", "Device", *OPERATOR_WORDS})
 
@@ -46,6 +50,8 @@ def words() -> frozenset[str]:
 
 def inner_name(name: str) -> str:
     """What generated code calls an input, runtime param, dimension or let of this name; different for each."""
+    if _UNDERSCORED.match(name):
+        name = f"{_BEFORE}{name}"
     base = name.rstrip("_")
     derived = base.endswith("_ptr") or base.startswith("stride_") or f"{base}_ptr" in words()
     return f"{name}_" if derived or base in words() else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.fold import fold, nothing, simplify
@@ -13,7 +14,15 @@ from flashgen.lang.parse import parse
 from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
 from flashgen.lang.tokens import LEAST_WITHOUT_SIGN, too_large
-from flashgen.lang.vocabulary import FUNCTIONS, REDUCTIONS, expected_function, expected_name, listed, near
+from flashgen.lang.vocabulary import (
+    FUNCTIONS,
+    REDUCTIONS,
+    expected_function,
+    expected_name,
+    listed,
+    near,
+    python_keyword,
+)
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
 _ARITY |= dict.fromkeys(REDUCTIONS, (3, 3))
@@ -134,6 +143,8 @@ class _Checker:
             )
         if name in FUNCTIONS:
             raise ExpressionError(syntax.at, f"the function '{name}' without arguments", f"'{name}(...)'")
+        if iskeyword(name):
+            raise ExpressionError(syntax.at, *python_keyword(name))
         known = sorted({*self._scope.names, *self._scope.tensors} - self._scope.refused)
         raise ExpressionError(syntax.at, f"the unknown name '{name}'", expected_name(name, known, sorted(FUNCTIONS)))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from keyword import iskeyword
 
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax
 from flashgen.lang.tokens import Token, Where, tokenize, within
+from flashgen.lang.vocabulary import python_keyword
 
 MAX_HEIGHT = 64
 
@@ -166,7 +168,14 @@ class _Parser:
         return self._next()
 
     def unexpected(self, expected: str) -> ExpressionError:
-        return ExpressionError(self.token.at, f"unexpected {self.token}", expected)
+        """The error for the token at hand. A keyword of Python is a name like others, and seldom meant as one here."""
+        token, before = self.token, self._tokens[self._position - 1]
+        if token.fault:
+            return token.fault
+        if token.kind == "name" and iskeyword(token.text):
+            return ExpressionError(token.at, *python_keyword(token.text))
+        after = f" after the Python keyword {before}" if before.kind == "name" and iskeyword(before.text) else ""
+        return ExpressionError(token.at, f"unexpected {token}{after}", expected)
 
 
 def _over(*parts: Syntax) -> int:

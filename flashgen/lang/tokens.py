@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flashgen.errors import ExpressionError, Location
-from flashgen.lang.vocabulary import KEYWORDS, expected_attribute
+from flashgen.lang.vocabulary import LITERALS, WORD_OPERATORS, expected_attribute
 
 # The place of the character at an index of a text, or at its end.
 Where: TypeAlias = Callable[[int], Location]
@@ -19,8 +18,6 @@ INT_MAX = 2**63 - 1
 # The only number beyond 64 bits that its minus, which is an operator before it, brings back.
 LEAST_WITHOUT_SIGN = 2**63
 MAX_TOKENS = 4_000
-_WORD_OPERATORS = frozenset({"and", "or", "not", "if", "else"})
-_LITERAL_WORDS = {"True": True, "False": False, "true": True, "false": False, "inf": math.inf}
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+ | \#[^\r\n]*)
       | (?P<number>(?:[0-9][0-9_]*\.?[0-9_]* | \.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?[A-Za-z0-9_.]*)
@@ -85,12 +82,16 @@ _ASSIGNED = re.compile(r"(\*\*|//|<<|>>|[-+*%&|^]|and\b|or\b)=(?!=)")
 
 @dataclass(frozen=True)
 class Token:
-    """`kind` is "number", "name", "symbol" (word operators too) or "end"; `value` is a number's value."""
+    """`kind` is "number", "name", "symbol" (word operators too), "end" or "fault"; `value` is a number's value.
+
+    At a `fault` there is no token: what comes before it may be wrong too, and is told first.
+    """
 
     kind: str
     text: str
     at: Location
     value: bool | int | float | None = None
+    fault: ExpressionError | None = None
 
     def __str__(self) -> str:
         return "end of the expression" if self.kind == "end" else f"'{self.text}'"
@@ -108,7 +109,7 @@ def within(text: str, at: Location) -> Where:
 
 
 def tokenize(text: str, where: Where) -> list[Token]:
-    """The tokens of `text`, closed by one of kind "end"."""
+    """The tokens of `text`, closed by one of kind "end" or "fault"."""
     tokens: list[Token] = []
     for token in _scan(text, where):
         tokens.append(token)
@@ -122,11 +123,13 @@ def _scan(text: str, where: Where) -> Iterator[Token]:
     before: Token | None = None
     while position < len(text):
         here = where(position)
-        if habit := _habit(text, position, here):
-            raise habit
         match = _TOKEN.match(text, position)
-        if match is None:
-            raise _attribute(text, position, before) or _stray(text[position], here)
+        fault = _habit(text, position, here)
+        if fault is None and match is None:
+            fault = _attribute(text, position, before) or _stray(text[position], here)
+        if fault or not match:
+            yield Token("fault", "", here, fault=fault)
+            return
         if match.lastgroup != "space":
             before = _token(match.lastgroup or "", match.group(), here)
             yield before
@@ -153,7 +156,8 @@ def _habit(text: str, position: int, at: Location) -> ExpressionError | None:
 
 def _stray(character: str, at: Location) -> ExpressionError:
     shown = f"'{character}'" if character.isprintable() else f"character U+{ord(character):04X}"
-    expected = _HABITS.get(character, "a number, a name, an operator or a bracket")
+    usual = "a name of letters from a to z" if character.isalpha() else "a number, a name, an operator or a bracket"
+    expected = _HABITS.get(character, usual)
     return ExpressionError(at, f"unexpected {shown}", expected)
 
 
@@ -161,13 +165,10 @@ def _token(kind: str, text: str, at: Location) -> Token:
     if kind == "number":
         return Token("number", text, at, _number(text, at))
     if kind == "name":
-        if text in _LITERAL_WORDS:
-            return Token("number", text, at, _LITERAL_WORDS[text])
-        if text in _WORD_OPERATORS:
+        if text in LITERALS:
+            return Token("number", text, at, LITERALS[text])
+        if text in WORD_OPERATORS:
             return Token("symbol", text, at)
-        if keyword.iskeyword(text):
-            instead = KEYWORDS.get(text, "a name, a number, or one of and, or, not, if, else")
-            raise ExpressionError(at, f"the Python keyword '{text}'", instead)
     return Token(kind, text, at)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
@@ -9,8 +10,9 @@ from flashgen.lang.nodes import FLOAT_FUNCTIONS
 
 # Those that go over a short axis: a new name, how many values it takes from 0 on, and a term.
 REDUCTIONS = frozenset({"any", "all", "sum"})
-# Names that no let, param, input or dimension may take.
 FUNCTIONS = FLOAT_FUNCTIONS | REDUCTIONS | {"abs", "min", "max", "clamp", "where", "floor", "ceil", "sign", "log1p"}
+WORD_OPERATORS = ("and", "or", "not", "if", "else")
+LITERALS: Mapping[str, float] = {"True": True, "False": False, "true": True, "false": False, "inf": math.inf}
 
 MEANINGS: Mapping[str, str] = {
     "score": "the scaled dot product",
@@ -102,7 +104,7 @@ _CALLS: Mapping[str, str] = {
     "len": "a size, such as 'kv_len'",
 }
 # What to write instead of keywords of Python that the language does not have.
-KEYWORDS: Mapping[str, str] = {
+_KEYWORDS: Mapping[str, str] = {
     "in": "'(x == a) | (x == b)', or of a table 'any(i, n, x == table[i])'",
     "is": "'=='",
     "for": "'any(i, n, test)', 'all(i, n, test)' or 'sum(i, n, term)'",
@@ -125,6 +127,12 @@ def expected_name(name: str, known: Collection[str], functions: Iterable[str]) -
     if name in _CALLS:
         return _CALLS[name]
     return listed(near(name, known) or near(name, functions) or known) or "no name at all"
+
+
+def python_keyword(name: str) -> tuple[str, str]:
+    """What is found where a keyword of Python stands and names nothing, and what to write instead."""
+    instead = _KEYWORDS.get(name, f"a name, a number, or one of {', '.join(WORD_OPERATORS)}")
+    return f"the Python keyword '{name}'", instead
 
 
 def expected_function(name: str, functions: Iterable[str]) -> str:

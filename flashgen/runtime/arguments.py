@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from keyword import kwlist
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ _NUMBERS: dict[type, Any] = {
     int: (int, torch.SymInt),
     float: (int, float, torch.SymInt, torch.SymFloat),
 }
+# Of Python.
+_KEYWORDS = frozenset(kwlist)
 # The default of an argument that has none.
 REQUIRED = object()
 
@@ -30,8 +33,14 @@ REQUIRED = object()
 def keywords(given: Mapping[str, object], defaults: Mapping[str, object]) -> tuple[object, ...]:
     """The values of keyword arguments whose names the generated code needs for itself, in the order of `defaults`.
 
+    A call cannot spell a keyword of Python: it has an underscore behind it there, as PEP 8 says.
     Raises TypeError as a call does: for an argument that is not known, and for one that is missing.
     """
+    spelled = {f"{name}_": name for name in defaults if name in _KEYWORDS and f"{name}_" not in defaults}
+    for name, meant in spelled.items():
+        if name in given and meant in given:
+            raise TypeError(f"got both {meant!r} and {name!r}; expected one of them")
+    given = {spelled.get(name, name): value for name, value in given.items()}
     for name in given:
         if name not in defaults:
             raise TypeError(f"got an unexpected keyword argument {name!r}; expected {', '.join(map(repr, defaults))}")

@@ -6,13 +6,13 @@ import keyword
 import re
 import sys
 
-from flashgen.lang.vocabulary import FUNCTIONS
+from flashgen.lang.vocabulary import FUNCTIONS, LITERALS, WORD_OPERATORS
 
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 POSITIONS = ("b", "h", "kv_h", "q", "k")
 
 # The language's own words.
-LANGUAGE = frozenset({"score", "true", "false", "inf", *POSITIONS, *SIZES, "v_head_dim", *FUNCTIONS})
+LANGUAGE = frozenset({"score", *LITERALS, *WORD_OPERATORS, *POSITIONS, *SIZES, "v_head_dim", *FUNCTIONS})
 
 # Arguments that attention() has in every variant, and those of packed sequences.
 _DENSE = frozenset({
@@ -33,7 +33,7 @@ OF_DROPOUT = frozenset({"dropout_p", "dropout_seed", "dropout_mask"})
 MAX_LENGTH = 64
 MODULE_NAME = rf"[a-z][a-z0-9_]{{0,{MAX_LENGTH - 1}}}"
 _MODULE = re.compile(MODULE_NAME)
-_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_LENGTH - 1}}}")
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{MAX_LENGTH - 1}}}")
 _MODULES_IN_USE = frozenset({"flashgen", "numpy", "torch", "triton"})
 
 
@@ -51,12 +51,11 @@ def module_problem(name: str) -> str | None:
 def name_problem(name: str, is_argument: bool = True, dropout: bool = False) -> str | None:
     """What the name of a param, input, let or dimension would have to be, or None where it is good.
 
-    `is_argument`: callers pass it to attention(), as inputs and runtime params are. `dropout`: the spec says dropout.
+    Keywords of Python are names like others: generated code has other names for them. `is_argument`: callers pass it to
+    attention(), as inputs and runtime params are. `dropout`: the spec says dropout.
     """
     if not _NAME.fullmatch(name):
-        return f"a letter, then letters, digits and underscores, at most {MAX_LENGTH} in all"
-    if keyword.iskeyword(name):
-        return "a name that is not a Python keyword"
+        return f"letters from a to z, digits and underscores, no digit first, at most {MAX_LENGTH} in all"
     if name in LANGUAGE:
         return "a name that is not a word of the expression language"
     if is_argument and (name in ARGUMENTS["attention"] or (dropout and name in OF_DROPOUT)):

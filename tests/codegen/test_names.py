@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 import pytest
+import torch
 from packages import files_of, whole
 from ruff import find_ruff_bin
 
@@ -137,8 +138,10 @@ def test_every_name_that_generated_code_binds_gives_way() -> None:
 
 
 def test_different_names_stay_different() -> None:
-    both = [*names(), *(f"{name}_" for name in names())]
-    assert len({inner_name(name) for name in both}) == len(set(both))
+    both = {
+        f"{before}{name}{after}" for name in names() for before in ("", "_", "under_", "under") for after in ("", "_")
+    }
+    assert len({inner_name(name) for name in both}) == len(both)
 
 
 @pytest.mark.parametrize("name", ["scale", "config", "plan"])
@@ -147,3 +150,63 @@ def test_an_argument_of_attention_may_still_name_what_is_none(name: str, tmp_pat
     module = load_module(generate(variant, tmp_path))
     result = run_case(module, variant, gradient_cases_for(variant, "quick", gpu=False, scheduled=False)[0], "cpu")
     assert result.ok, str(result)
+
+
+# Words of Python and Triton that generated code could not say, and names that look like its own.
+ODD = {
+    "name": "odd",
+    "params": {"class": 2, "pass": {"value": 0.5, "runtime": True}, "__debug__": {"value": 1, "runtime": True}},
+    "inputs": {
+        "lambda": {"shape": ["heads", "is"], "dtype": "float32", "grad": True},
+        "_x": {"shape": ["batch", "kv_len"], "dtype": "float32"},
+        "_x_ptr": {"shape": ["_forward"], "dtype": "float32"},
+        "under_x": {"shape": [], "dtype": "float32"},
+        "in": {"shape": [], "dtype": "float32"},
+    },
+    "let": {"from": "q - k", "_": "abs(from)", "__class__": "lambda[h, _ % is]", "None": "_x[b, k] + in"},
+    "score": "score + class * pass * __class__ + None + _x_ptr[_ % _forward] + under_x + sum(i, _forward, _x_ptr[i])",
+    "mask": "from >= -__debug__",
+}
+
+
+@cache
+def odd(folder: Path) -> ModuleType:
+    return load_module(generate(load(ODD), folder))
+
+
+def odd_inputs() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = {"lambda": (2, 3), "_x": (1, 7), "_x_ptr": (4,), "under_x": (), "in": ()}
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+def test_words_of_python_and_names_with_underscores(tmp_path: Path) -> None:
+    module, given = odd(tmp_path), odd_inputs()
+    query, key, value = (torch.randn(1, 2, length, 16) for length in (5, 7, 7))
+    learned, x, x_ptr, number, more = given.values()
+    learned.requires_grad_()
+    q, k = torch.arange(5)[:, None] + 2, torch.arange(7)
+    score = query.double() @ key.double().mT / 4
+    score = score + 2 * 0.25 * learned[:, (q - k).abs() % 3] + x[0] + more + x_ptr[(q - k).abs() % 4] + number
+    score = (score + x_ptr.sum()).masked_fill(q - k < -2, -torch.inf)
+    expected = score.softmax(-1) @ value.double()
+    (gradient,) = torch.autograd.grad((expected * expected).sum(), learned)
+    for found in (
+        module.attention(query, key, value, **given, **{"pass": 0.25, "__debug__": 2}),
+        module.reference(query, key, value, **{**given, "pass_": 0.25, "__debug__": 2}),
+    ):
+        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.autograd.grad((found * found).sum(), learned)[0], gradient)
+
+
+def test_a_call_spells_a_keyword_with_an_underscore(tmp_path: Path) -> None:
+    module, given = odd(tmp_path), odd_inputs()
+    q = torch.randn(1, 2, 7, 16)
+    expected = module.attention(q, q, q, **given)
+    spelled = {"lambda_": given.pop("lambda"), "in_": given.pop("in"), "pass_": 0.5}
+    assert torch.equal(module.attention(q, q, q, **given, **spelled), expected)
+    assert "\n    lambda_: float32 [heads, is].\n" in module.attention.__doc__
+    with pytest.raises(TypeError, match="got both 'in' and 'in_'"):
+        module.attention(q, q, q, **given, **spelled, **{"in": 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'from_'"):
+        module.attention(q, q, q, **given, **spelled, from_=1)

@@ -221,9 +221,9 @@ NAMES = {
     ),
     "keyword": ("name: import\n", ":1:7: the name 'import'; expected a name that is not a Python keyword"),
     "module": ("name: torch\n", ":1:7: the name 'torch'; expected a name that is not already a Python module's"),
-    "param called lambda": (
-        "name: a\nparams: {lambda: 3}\n",
-        ":2:10: the param name 'lambda'; expected a name that is not a Python keyword",
+    "param called like an operator": (
+        "name: a\nparams: {or: 3}\n",
+        ":2:10: the param name 'or'; expected a name that is not a word of the expression language",
     ),
     "param called like a number": (
         "name: a\nparams: {inf: 3}\n",
@@ -233,13 +233,19 @@ NAMES = {
         "name: a\nparams: {scale: {value: 3, runtime: true}}\n",
         ":2:10: the param name 'scale'; expected a name that is not already an argument of attention()",
     ),
-    "dunder": (
-        "name: a\nlet: {__class__: q - k}\n",
-        ":2:7: the let name '__class__'; expected a letter, then letters, digits and underscores, at most 64 in all",
+    "digit first": (
+        "name: a\nlet: {2d: q - k}\n",
+        ":2:7: the let name '2d'; "
+        "expected letters from a to z, digits and underscores, no digit first, at most 64 in all",
     ),
     "other alphabet": (
         "name: a\nlet: {ｄ: q - k}\n",
-        ":2:7: the let name 'ｄ'; expected a letter, then letters, digits and underscores, at most 64 in all",
+        ":2:7: the let name 'ｄ'; "
+        "expected letters from a to z, digits and underscores, no digit first, at most 64 in all",
+    ),
+    "dimension in another alphabet": (
+        "name: a\ninputs: {x: {shape: [λ], dtype: float32}}\n",
+        ":2:22: unexpected 'λ'; expected a name of letters from a to z",
     ),
     "language word": (
         "name: a\nlet: {clamp: q - k}\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from keyword import kwlist
 from random import Random
 from typing import Any
 
@@ -24,8 +25,9 @@ _CONSTANTS = frozenset({"true", "false"})
 
 @cache
 def kernel_names() -> tuple[str, ...]:
-    """The words of generated code that a spec may use as names of its own."""
-    return tuple(sorted(word for word in words() - _CONSTANTS if name_problem(word) is None))
+    """The words of generated code that a spec may use as names of its own, and the oracle's parser, Python's, reads."""
+    found = words() - _CONSTANTS - {*kwlist}
+    return tuple(sorted(word for word in found if name_problem(word) is None))
 
 
 @dataclass
