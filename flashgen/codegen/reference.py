@@ -74,6 +74,9 @@ def _is_scalar(expr: Expr) -> bool:
 
 def _setup(variant: Variant, used: set[str]) -> tuple[str, ...]:
     lines: list[str] = []
+    if params := [p.name for p in variant.runtime_params]:
+        targets = ", ".join(params) + ("," if len(params) == 1 else "")
+        lines.append(f"{targets} = runtime.checked_params(VARIANT, {', '.join(params)})")
     shapes = {"batch": "q.shape[0]", "heads": "q.shape[1]", "q_len": "q.shape[2]", "head_dim": "q.shape[3]"}
     shapes |= {"kv_heads": "k.shape[1]", "kv_len": "k.shape[2]"}
     expanded = {name for t in variant.inputs for d in t.dims if d.may_be_one for name in variables(d.size)}

@@ -32,7 +32,7 @@ from flashgen.runtime.defaults import (
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.dropout import DROPOUT_P, DROPOUT_SEED, dropout_of, kept_mask
-from flashgen.runtime.eager import eager_attention
+from flashgen.runtime.eager import checked_params, eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups, shipped_root
 from flashgen.runtime.planning_paged import paged_plan
@@ -65,6 +65,7 @@ __all__ = [
     "attention_operator",
     "beside_pairs",
     "built_in",
+    "checked_params",
     "default_backward_kv_config",
     "default_backward_q_config",
     "default_by_key_config",

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from flashgen.runtime.arguments import check_scalar
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_transformed
 from flashgen.runtime.dropout import without_dropped
+from flashgen.runtime.variant import Variant
 
 # formula(score, b, h, kv_h, q, k) -> (score, mask), all broadcasting to [batch, heads, q_len, kv_len].
 Formula = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+def checked_params(variant: Variant, *params: Any) -> tuple[Any, ...]:
+    """Runtime params as attention() takes them, in their order; what dropout adds to them comes last, and not here."""
+    declared = zip(variant.params, params, strict=False)
+    return tuple(check_scalar(each.public, value, each.type) for each, value in declared)
 
 
 def eager_attention(

@@ -162,6 +162,14 @@ def test_a_bad_input_says_what_came_and_what_fits(gallery_module: Callable[[str]
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("name", [name for name, (variant, *_) in INPUTS.items() if variant == "prefix_lm"])
+def test_the_reference_refuses_the_same_params(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    variant, own, exception, message = INPUTS[name]
+    with pytest.raises(exception) as caught:
+        gallery_module(variant).reference(Q, K, V, **own)
+    assert str(caught.value) == message
+
+
 def test_arguments_that_do_not_exist_or_are_missing(gallery_module: Callable[[str], ModuleType]) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'slope'"):
         gallery_module("alibi").attention(Q, K, V, slope=1)

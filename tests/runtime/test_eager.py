@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from flashgen.codegen import generate, load_module
 from flashgen.runtime import eager_attention
+from flashgen.spec import load
 
 HEADS, KV_HEADS, DIM = 4, 2, 3
 WEIGHTS = torch.tensor([0.5, -1.0, 0.0, 2.0], dtype=torch.float64)
@@ -251,3 +254,14 @@ def test_an_integer_beyond_a_float_is_no_scale() -> None:
     q = torch.randn(1, HEADS, 4, DIM)
     with pytest.raises(ValueError, match="scale is an int of 1329 bits; expected a number within a float's range"):
         eager_attention(q, q, q, formula, bottom_right=True, scale=10**400, return_lse=False)
+
+
+def test_params_are_those_that_attention_takes(tmp_path: Path) -> None:
+    params = {"gain": {"value": 1.0, "runtime": True}, "pow": {"value": 2, "runtime": True}}
+    spec = {"name": "mine", "params": params, "score": "score * gain + k // pow", "dropout": 0.5}
+    module = load_module(generate(load(spec), tmp_path))
+    q = torch.ones(1, 1, 4, 8)
+    expected = module.reference(q, q, q, gain=3.0, dropout_p=0)
+    assert torch.equal(module.reference(q, q, q, gain=3, dropout_p=0), expected)
+    with pytest.raises(TypeError, match=r"^pow is 2\.0; expected an int$"):
+        module.reference(q, q, q, pow=2.0)

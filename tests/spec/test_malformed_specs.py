@@ -243,10 +243,6 @@ NAMES = {
         ":2:7: the let name 'ｄ'; "
         "expected letters from a to z, digits and underscores, no digit first, at most 64 in all",
     ),
-    "dimension in another alphabet": (
-        "name: a\ninputs: {x: {shape: [λ], dtype: float32}}\n",
-        ":2:22: unexpected 'λ'; expected a name of letters from a to z",
-    ),
     "language word": (
         "name: a\nlet: {clamp: q - k}\n",
         ":2:7: the let name 'clamp'; expected a name that is not a word of the expression language",
@@ -307,6 +303,10 @@ NAMES = {
 }
 
 EXPRESSIONS = {
+    "dimension in another alphabet": (
+        "name: a\ninputs: {x: {shape: [λ], dtype: float32}}\n",
+        ":2:22: unexpected 'λ'; expected a name of letters from a to z",
+    ),
     "unknown name in a mask": (
         "name: a\nlet: {s: score * 2, d: q - k}\nmask: k <= q + foo\n",
         ":3:16: the unknown name 'foo'; expected 'b', 'batch', 'd', 'h', 'head_dim', 'heads', 'k', 'kv_h', 'kv_heads', "
