@@ -137,15 +137,20 @@ def _rows(line: str) -> list[str]:
         return [line]
     indent = _lead(line)
     role = re.fullmatch(r" *(\(\w+, \()(.+)(\)\),)", line)
+    text = f"{role[2]}," if role else line.strip()
+    arguments = [*_arguments(text)]
+    if "".join(arguments) != text:
+        # It closes brackets that other lines open.
+        return [line]
     if role:
-        return [indent + role[1], *_joined(f"{role[2]},", indent + "    "), indent + role[3]]
-    return list(_joined(line.strip(), indent))
+        return [indent + role[1], *_joined(arguments, indent + "    "), indent + role[3]]
+    return [*_joined(arguments, indent)]
 
 
-def _joined(text: str, indent: str) -> Iterator[str]:
-    """The arguments of a text that ends with a comma, as many in each line as there is room for."""
+def _joined(arguments: Iterable[str], indent: str) -> Iterator[str]:
+    """Arguments, each with its comma, as many in each line as there is room for."""
     line = indent
-    for argument in _arguments(text):
+    for argument in arguments:
         if line != indent and len(line) + len(argument.rstrip()) > WIDTH:
             yield line.rstrip()
             line = indent

@@ -54,6 +54,14 @@ def laid_out(source: str) -> str:
     return formatted({"m.py": source})["m.py"]
 
 
+def test_lines_that_close_brackets_of_others_stay() -> None:
+    deep = "x"
+    for number in range(70):
+        deep = f"function_{number % 7}(first_of_them + {deep}.to(int64), second_of_them{', 3' * (number % 8)})"
+    source = f"y = {deep}\n"
+    assert meaning(formatted({"a.py": source})["a.py"]) == meaning(source)
+
+
 def test_arguments_share_lines_as_in_the_source() -> None:
     source = """
 @jit(do_not_specialize=["a", "b", "c", "d"])
