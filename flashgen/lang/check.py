@@ -204,10 +204,10 @@ class _Checker:
         """Term after term, from the left."""
         if count * self._terms > MAX_TERMS:
             raise TooLong
-        # One more than there are, so that the type of no terms is known too.
-        checkers = [self._with_index(index, const(i), max(count, 1)) for i in range(count + 1)]
-        *terms, beyond = self._terms_of(syntax, [checker.check(syntax.arguments[2]) for checker in checkers])
-        return joined(syntax.function, terms) if terms else nothing(syntax.function, beyond.type)
+        # Where there is none, the type is that of the first one all the same.
+        checkers = [self._with_index(index, const(i), max(count, 1)) for i in range(max(count, 1))]
+        terms = self._terms_of(syntax, [checker.check(syntax.arguments[2]) for checker in checkers])
+        return joined(syntax.function, terms) if count else nothing(syntax.function, terms[0].type)
 
     def _with_index(self, name: str, value: Expr, count: int = 1) -> _Checker:
         """What checks terms of a reduction, `count` of them, at a value of its index."""

@@ -53,6 +53,9 @@ def test_types(text: str, kind: Type) -> None:
         ("sum(i, 3, sum(j, i, 10 * i + j))", const(51)),
         ("sum(i, 2, k < q)", op("add", *[op("to_int", op("lt", K, Q))] * 2)),
         ("sum(i, 0, score)", const(0.0)),
+        ("sum(i, 19, 10 ** i)", const(1111111111111111111)),
+        ("sum(i, 64, (q - q) ** i)", const(1)),
+        ("sum(i, 0, 10 ** i)", const(0)),
         ("any(i, -1, q == i)", const(False)),
         ("all(i, 0, q == i)", const(True)),
         ("flag < (k < q)", op("lt", op("to_int", var("flag", Type.BOOL)), op("to_int", op("lt", K, Q)))),
@@ -70,6 +73,13 @@ def test_types(text: str, kind: Type) -> None:
 )
 def test_graphs(text: str, expected: Expr) -> None:
     assert compile(text) is expected
+
+
+def test_reductions_of_one_term_inside_each_other() -> None:
+    text = "q"
+    for number in range(60):
+        text = f"sum(i{number}, 1, {text} + i{number})"
+    assert compile(text) is Q
 
 
 def test_a_wanted_float_promotes_an_int() -> None:
