@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flashgen.codegen.words import inner_name
-from flashgen.lang.nodes import Expr, Gather, Var, gather, rebuild, var, walk
+from flashgen.codegen.words import begun_with_a_letter, inner_name
+from flashgen.lang.nodes import Expr, Gather, Index, Var, gather, index, rebuild, var, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
 
 def inner(variant: Variant) -> Variant:
     """The variant under the names of its generated code; itself where these are those of its spec."""
     names = inner_names(variant)
-    if all(name == inside for name, inside in names.items()):
-        return variant
     sizes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
     lets = [node for _, node in variant.lets]
-    score, mask, *rest = _renamed([variant.score, variant.mask, *sizes, *lets], names)
+    roots = [variant.score, variant.mask, *sizes, *lets]
+    of_indices = {node.word: begun_with_a_letter(node.word) for node in walk(*roots) if isinstance(node, Index)}
+    if all(name == inside for name, inside in (*names.items(), *of_indices.items())):
+        return variant
+    score, mask, *rest = _renamed(roots, names)
     renamed_sizes = iter(rest[: len(sizes)])
     return replace(
         variant,
@@ -53,6 +55,9 @@ def _renamed(roots: Sequence[Expr], names: dict[str, str]) -> list[Expr]:
             done[node] = gather(names[node.input], children, node.type)
         elif isinstance(node, Var):
             done[node] = var(names.get(node.name, node.name), node.type)
+        elif isinstance(node, Index):
+            # What writes statements calls it otherwise where that is another word of theirs.
+            done[node] = index(begun_with_a_letter(node.word), *children)
         else:
             done[node] = rebuild(node, children)
     return [done[root] for root in roots]

@@ -50,11 +50,15 @@ def words() -> frozenset[str]:
 
 def inner_name(name: str) -> str:
     """What generated code calls an input, runtime param, dimension or let of this name; different for each."""
-    if _UNDERSCORED.match(name):
-        name = f"{_BEFORE}{name}"
+    name = begun_with_a_letter(name)
     base = name.rstrip("_")
     derived = base.endswith("_ptr") or base.startswith("stride_") or f"{base}_ptr" in words()
     return f"{name}_" if derived or base in words() else name
+
+
+def begun_with_a_letter(name: str) -> str:
+    """A name of a spec that is none of those that begin with an underscore; different for each."""
+    return f"{_BEFORE}{name}" if _UNDERSCORED.match(name) else name
 
 
 def _of_templates() -> Iterator[str]:

@@ -199,6 +199,27 @@ def test_words_of_python_and_names_with_underscores(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.autograd.grad((found * found).sum(), learned)[0], gradient)
 
 
+@pytest.mark.parametrize("word", ["_visible", "_score", "__debug__", "lambda", "range"])
+def test_an_index_may_have_any_name(tmp_path: Path, word: str) -> None:
+    spec = {
+        "name": "counted",
+        "inputs": {"x": {"shape": ["heads", "n"], "dtype": "float32"}},
+        "score": f"score + sum({word}, n, x[h, {word}] * {word}) * abs(q - k)",
+        "mask": f"(k <= q + any({word}, n, x[h, {word}] > 1)) & (k % 3 != 1)",
+    }
+    module = load_module(generate(load(spec), tmp_path))
+    torch.manual_seed(0)
+    query, x = torch.randn(1, 2, 40, 16, requires_grad=True), torch.tensor([[0.5, -1.5, 0.3], [1, -1, 2]])
+    q, k = torch.arange(40)[:, None], torch.arange(40)
+    score = query.double() @ query.double().mT / 4 + (x @ torch.arange(3.0))[:, None, None] * (q - k).abs()
+    visible = (k <= q + (x > 1).any(1)[:, None, None]) & (k % 3 != 1)
+    expected = score.masked_fill(~visible, -torch.inf).softmax(-1) @ query.double()
+    found = module.attention(query, query, query, x=x)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+    gradients = (torch.autograd.grad(each.sum(), query)[0] for each in (found, expected))
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=0)
+
+
 def test_a_call_spells_a_keyword_with_an_underscore(tmp_path: Path) -> None:
     module, given = odd(tmp_path), odd_inputs()
     q = torch.randn(1, 2, 7, 16)
