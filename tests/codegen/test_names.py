@@ -169,9 +169,9 @@ ODD = {
 }
 
 
-@cache
-def odd(folder: Path) -> ModuleType:
-    return load_module(generate(load(ODD), folder))
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return load_module(generate(load(ODD), tmp_path_factory.mktemp("odd")))
 
 
 def odd_inputs() -> dict[str, torch.Tensor]:
@@ -180,8 +180,8 @@ def odd_inputs() -> dict[str, torch.Tensor]:
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
-def test_words_of_python_and_names_with_underscores(tmp_path: Path) -> None:
-    module, given = odd(tmp_path), odd_inputs()
+def test_words_of_python_and_names_with_underscores(odd: ModuleType) -> None:
+    given = odd_inputs()
     query, key, value = (torch.randn(1, 2, length, 16) for length in (5, 7, 7))
     learned, x, x_ptr, number, more = given.values()
     learned.requires_grad_()
@@ -192,8 +192,8 @@ def test_words_of_python_and_names_with_underscores(tmp_path: Path) -> None:
     expected = score.softmax(-1) @ value.double()
     (gradient,) = torch.autograd.grad((expected * expected).sum(), learned)
     for found in (
-        module.attention(query, key, value, **given, **{"pass": 0.25, "__debug__": 2}),
-        module.reference(query, key, value, **{**given, "pass_": 0.25, "__debug__": 2}),
+        odd.attention(query, key, value, **given, **{"pass": 0.25, "__debug__": 2}),
+        odd.reference(query, key, value, **{**given, "pass_": 0.25, "__debug__": 2}),
     ):
         torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(torch.autograd.grad((found * found).sum(), learned)[0], gradient)
@@ -220,14 +220,14 @@ def test_an_index_may_have_any_name(tmp_path: Path, word: str) -> None:
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=0)
 
 
-def test_a_call_spells_a_keyword_with_an_underscore(tmp_path: Path) -> None:
-    module, given = odd(tmp_path), odd_inputs()
+def test_a_call_spells_a_keyword_with_an_underscore(odd: ModuleType) -> None:
+    given = odd_inputs()
     q = torch.randn(1, 2, 7, 16)
-    expected = module.attention(q, q, q, **given)
+    expected = odd.attention(q, q, q, **given)
     spelled = {"lambda_": given.pop("lambda"), "in_": given.pop("in"), "pass_": 0.5}
-    assert torch.equal(module.attention(q, q, q, **given, **spelled), expected)
-    assert "\n    lambda_: float32 [heads, is].\n" in module.attention.__doc__
+    assert torch.equal(odd.attention(q, q, q, **given, **spelled), expected)
+    assert "\n    lambda_: float32 [heads, is].\n" in str(odd.attention.__doc__)
     with pytest.raises(TypeError, match="got both 'in' and 'in_'"):
-        module.attention(q, q, q, **given, **spelled, **{"in": 1})
+        odd.attention(q, q, q, **given, **spelled, **{"in": 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'from_'"):
-        module.attention(q, q, q, **given, **spelled, from_=1)
+        odd.attention(q, q, q, **given, **spelled, from_=1)
