@@ -201,6 +201,44 @@ def test_what_a_score_gains_from_key_to_key_goes_into_the_products(tmp_path: Pat
     assert not found.serialized_wgmma
 
 
+TABLE = {"t": {"shape": ["heads", 17], "dtype": "float32"}}
+NEAR = "t[h, clamp(q - k, -8, 8) + 8]"
+
+
+@pytest.mark.parametrize(
+    ("score", "reads", "spread"),
+    [
+        (f"score + {NEAR}", {"qk"}, False),
+        (f"score + {NEAR} * abs(q - k)", {"qk", "q", "k"}, False),
+        (NEAR, set(), True),
+        (f"tanh(score + {NEAR})", {"qk"}, False),
+    ],
+)
+def test_tiles_that_read_at_one_place_have_a_score_of_their_own(score: str, reads: set[str], spread: bool) -> None:
+    view = view_of(load({"name": "read", "inputs": TABLE, "score": score, "causal": True}))
+    assert view.uniform is not None and view.uniform_test is not None
+    assert reads == {"qk", "q", "k"} & {*view.uniform.score.body.reads}
+    assert view.reads_k("uniform") == ("k" in reads)
+    assert view.uniform_call.startswith("gl.zeros") == spread
+    assert {"q_first", "q_last", "kv_len", "num_tiles"} <= {*view.uniform_test.names}
+
+
+def test_they_keep_registers_and_overlap(tmp_path: Path, compiled: Compile) -> None:
+    path = generate(VARIANTS["relative_bias"], tmp_path)
+    found = compiled(path, "forward", "sm_90", "bfloat16", 64, 64, Config(192, 64, 4, 4, "hopper", ping_pong=1))
+    assert found.error is None
+    assert not found.serialized_wgmma
+    assert found.spills <= (FEW if OLDEST else FEW_ON_NEWER)
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward_q", "backward_kv"])
+def test_a_table_alone_is_a_whole_tile_of_scores(kernel: str, tmp_path: Path, compiled: Compile) -> None:
+    variant = load({"name": "alone", "inputs": {"t": {**TABLE["t"], "grad": True}}, "score": NEAR})
+    config = default_of(variant, kernel)("sm_90", "bfloat16", 64, 64)
+    assert config.backend == "hopper"
+    assert compiled(generate(variant, tmp_path), kernel, "sm_90", "bfloat16", 64, 64, config).error is None
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_programs_wait_for_their_next_tile_where_tiles_differ_in_length(name: str) -> None:
     view = view_of(VARIANTS[name])
