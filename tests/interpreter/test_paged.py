@@ -239,7 +239,7 @@ def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) ->
     assert torch.equal(found[:2], wanted[:2])
 
 
-RAGGED = torch.nested.nested_tensor([torch.zeros(3, 4, 16), torch.zeros(5, 4, 16)], layout=torch.jagged)
+NESTED = torch.nested.nested_tensor([torch.zeros(3, 4, 16), torch.zeros(5, 4, 16)], layout=torch.jagged)
 # The number of a query among those of its sequence, in a spec.
 OWN = "q - (kv_len - q_len)"
 
@@ -294,7 +294,7 @@ def test_new_queries_may_be_a_tree(tmp_path: Path) -> None:
         ({"v_scale": 0.5}, "v_scale is float; expected a torch.Tensor"),
         ({"out": 1}, "out is int; expected a torch.Tensor"),
         ({"q": torch.zeros(2, 4, 16).to_sparse()}, "q is a sparse_coo tensor; expected a strided one"),
-        ({"q": RAGGED}, "q is a nested tensor; expected a strided one"),
+        ({"q": NESTED}, "q is a nested tensor; expected a strided one"),
         ({"seq_lens": torch.zeros(4, dtype=torch.int32)[::2]}, r"seq_lens has shape \(2,\) and strides \(2,\)"),
         ({"out": torch.zeros(16).expand(2, 4, 16)}, r"out has strides \(0, 0, 1\); .* a place for each element"),
         ({"max_seqlen_q": 2.5}, "max_seqlen_q is 2.5; expected an int"),
