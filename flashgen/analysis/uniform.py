@@ -25,7 +25,7 @@ _ROWS, _KEYS, _STEP = 64, 128, (1024, 256)
 class Uniform:
     """`reads` are what differs from pair to pair, but is one element in tiles of which `condition` holds: it is of
     their corners, q_first, q_last, k_first and k_last. `share` is that of such tiles in a long sequence, without those
-    that are mixed or may be.
+    that are mixed.
     """
 
     condition: Expr
@@ -62,9 +62,9 @@ def _counted(variant: Variant, found: Uniform) -> Uniform | None:
 
 
 def _seen(variant: Variant) -> Callable[[dict[str, Value]], list[bool]]:
-    """Which of some pairs of a tile the mask shows: of one that reads inputs some."""
+    """Which of some pairs of a tile the mask shows; one that reads inputs may show them all."""
     if inputs(variant.mask):
-        return lambda tile: [True, False]
+        return lambda tile: [True]
     shows = evaluator(variant.mask)
     pairs = [(q, k) for q in (0, _ROWS // 2, _ROWS - 1) for k in (0, _KEYS // 2, _KEYS - 1)]
     return lambda tile: [bool(shows(tile | {"q": tile["q_first"] + q, "k": tile["k_first"] + k}, {})) for q, k in pairs]

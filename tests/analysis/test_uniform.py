@@ -12,6 +12,7 @@ from flashgen.lang.nodes import variables
 from flashgen.spec.load import load
 
 TABLE = {"t": {"shape": ["heads", 33], "dtype": "float32"}}
+DOCUMENTS = {"doc": {"shape": ["kv_len"], "dtype": "int32"}}
 LONG = {"t": {"shape": ["heads", 10000], "dtype": "float32"}}
 NEAR = "t[h, clamp(q - k, -16, 16) + 16]"
 BUCKETS = "t[h, where(k > q, 16, 0) + where(abs(q - k) < 8, abs(q - k), min(8 + floor(log(abs(q - k) / 8) * w), 15))]"
@@ -32,8 +33,9 @@ def uniform(score: str, **others: Any) -> Uniform | None:
         ("t[h, min(q // 512, 3) * 4 + min(k // 512, 3)]", {}, 1.0, 1.0),
         # Many are mixed, or near the diagonal.
         (NEAR, {"window": {"left": 1023, "right": 0}}, 0.4, 0.7),
-        # Whether a tile is full depends on the documents.
-        (NEAR, {"inputs": TABLE | {"doc": {"shape": ["kv_len"], "dtype": "int32"}}, "mask": "doc[q] == doc[k]"}, 0, 0),
+        (NEAR, {"window": {"left": 255, "right": 0}}, 0.0, 0.1),
+        # Documents may be long.
+        (NEAR, {"inputs": TABLE | DOCUMENTS, "mask": "doc[q] == doc[k]"}, 0.9, 1.0),
     ],
 )
 def test_the_share_of_tiles_that_are_full_and_read_at_one_place(

@@ -223,6 +223,14 @@ def test_tiles_that_read_at_one_place_have_a_score_of_their_own(score: str, read
     assert {"q_first", "q_last", "kv_len", "num_tiles"} <= {*view.uniform_test.names}
 
 
+def test_they_have_no_loop_of_their_own_where_they_are_few() -> None:
+    """Most tiles of a narrow window are mixed or near the diagonal: both loops together would take longer."""
+    windows = {width: {"left": width - 1, "right": 0} for width in (256, 1024)}
+    spec = {"name": "read", "inputs": TABLE, "score": f"score + {NEAR}"}
+    assert view_of(load({**spec, "window": windows[256]})).uniform is None
+    assert view_of(load({**spec, "window": windows[1024]})).uniform is not None
+
+
 def test_they_keep_registers_and_overlap(tmp_path: Path, compiled: Compile) -> None:
     path = generate(VARIANTS["relative_bias"], tmp_path)
     found = compiled(path, "forward", "sm_90", "bfloat16", 64, 64, Config(192, 64, 4, 4, "hopper", ping_pong=1))

@@ -175,7 +175,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
     masked = mixed(facts, found, prologue, columns.given, portable.mask)
     shown, found = found.shown, replace(found, mask=masked.mask)
     uniform = None
-    if found.score is not None:
+    if found.score is not None and facts.uniform is not None and facts.uniform.share > _WORTHWHILE:
         uniform = uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
     epilogue = (uniform.prologue if uniform else prologue).fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
@@ -277,6 +277,8 @@ def _score_call(found: Pairs) -> str:
     return "" if found.score is None else (_SPREAD if found.spread else "") + found.score.call
 
 
+# From which share of tiles on a loop of their own pays.
+_WORTHWHILE = 0.25
 _SPREAD = "gl.zeros([ROWS, BN], gl.float32, qk_layout) + "
 
 
