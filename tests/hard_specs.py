@@ -252,8 +252,26 @@ UNDEFINED: dict[str, dict[str, Any]] = {
     },
 }
 
+# Limits at the ends of int32, from where no tile more can be counted: none, for some rows and for some keys.
+FAR: dict[str, dict[str, Any]] = {
+    "a first key that is the last of int32": {
+        "inputs": _BITS,
+        "mask": "(k <= q) & (k >= where(pad[b, q], 2147483647, 3))",
+    },
+    "a first row that is the last of int32": {
+        "inputs": _BITS,
+        "align": "top_left",
+        "mask": "(k <= q) & (q >= where(pad[b, k], 2147483647, 3))",
+    },
+    "an end of rows that is the first of int32": {
+        "inputs": _BITS,
+        "align": "top_left",
+        "mask": "(k <= q) & (q < where(pad[b, k], -2147483648, 70))",
+    },
+}  # fmt: skip
+
 _GROUPS = (
     NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, WIDE_DIVISORS,
-    UNDEFINED,
+    UNDEFINED, FAR,
 )  # fmt: skip
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

@@ -13,11 +13,15 @@ from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange
+from flashgen.lang.intervals import INT32, MAX_LENGTH
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
 from flashgen.lang.tiles import CORNERS
 from flashgen.lang.variables import K, Q
+
+# A position and some tiles.
+_ROOM = 2 * MAX_LENGTH
 
 
 def extremes(bound: Expr, prologue: Prologue, owned: Expr = Q) -> tuple[str, str]:
@@ -43,8 +47,11 @@ def extreme(bound: Expr, prologue: Prologue, which: Literal["least", "greatest"]
 
 
 def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
-    """The text of a bound, or of what it comes to somewhere, as int32: clipped where a part of it may not fit."""
-    if all(prologue.ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT):
+    """The text of a bound, or of what it comes to somewhere, as int32: clipped where a part of it may not fit, or it
+    may come so near to the ends of int32 that positions and tiles counted from there would not."""
+    ranges = prologue.ranges
+    fits = all(ranges.fits_int32(node) for node in walk(bound) if node.type is Type.INT)
+    if fits and ranges.of(bound).within(INT32.low + _ROOM, INT32.high - _ROOM):
         return text
     return f"clip({text})"
 

@@ -39,6 +39,11 @@ MASKS = {
     "ahead": "k <= q + 5",
     "nothing": "k > q + 1000",
 }
+# Some keys have no rows, which the ends of int32 say.
+FAR_MASKS = {
+    "from the last of int32": "(k <= q) & (q >= where(k % 50 == 7, 2147483647, 0))",
+    "up to the first of int32": "(k <= q) & (q < where(k % 50 == 7, -2147483648, q_len))",
+}
 LENGTHS = [(1, 1), (64, 64), (150, 150), (150, 64), (40, 150), (129, 97), (16, 200)]
 BM, BN = 16, 32
 # Bytes a thread that may be spilled at head dimensions 64 and 128.
@@ -61,11 +66,15 @@ def variant_of(mask: str, align: str):
 def tiles(view: BackwardKvSm90View, col0: int, q_len: int, kv_len: int) -> Iterator[tuple[int, bool]]:
     """First query, and whether it counts as mixed, of each tile that the kernel walks for the keys from col0 on."""
     gl = SimpleNamespace(
-        maximum=np.maximum, minimum=np.minimum, where=np.where, min=np.min, max=np.max, cdiv=lambda a, b: -(-a // b)
+        maximum=np.maximum, minimum=np.minimum, min=np.min, max=np.max, cdiv=lambda a, b: (a + (b - 1)) // b,
+        where=lambda test, a, b: np.where(test, np.int32(a), np.int32(b)),
     )  # fmt: skip
-    names = {"gl": gl, "clip": int, "col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
-    names |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
-    names["k"] = np.minimum(col0 + np.arange(BN), kv_len - 1)[:, None]
+    clip = lambda position: np.int32(np.clip(position, -(1 << 24), 1 << 24))  # noqa: E731
+    sizes = {"col0": col0, "q_len": q_len, "kv_len": kv_len, "BM": BM, "BN": BN}
+    sizes |= {"k_first": col0, "k_last": min(col0 + BN, kv_len) - 1}
+    # Integers of 32 bits, which wrap, as a GPU's do.
+    names = {"gl": gl, "clip": clip, **{name: np.array(size, np.int32) for name, size in sizes.items()}}
+    names["k"] = np.minimum(col0 + np.arange(BN, dtype=np.int32), kv_len - 1)[:, None]
     exec("\n".join(view.queries.lines), names)  # noqa: S102 - the kernel's own lines, on numbers
     for i in range(int(names["num_tiles"])):
         exec("\n".join(view.queries.place), names | {"i": i}, placed := {})  # noqa: S102
@@ -75,7 +84,16 @@ def tiles(view: BackwardKvSm90View, col0: int, q_len: int, kv_len: int) -> Itera
 @pytest.mark.parametrize("align", ["bottom_right", "top_left"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_all_that_is_seen_is_walked_once_and_what_is_not_masked_is_seen(mask: str, align: str) -> None:
-    variant = variant_of(MASKS[mask], align)
+    assert_walks_what_is_seen(MASKS[mask], align)
+
+
+@pytest.mark.parametrize("mask", FAR_MASKS)
+def test_limits_may_lie_at_the_ends_of_int32(mask: str) -> None:
+    assert_walks_what_is_seen(FAR_MASKS[mask], "top_left")
+
+
+def assert_walks_what_is_seen(mask: str, align: str) -> None:
+    variant = variant_of(mask, align)
     view = backward_kv_sm90_view(facts_of(variant))
     for q_len, kv_len in LENGTHS:
         sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "q_len": q_len, "kv_len": kv_len, "head_dim": 16}
