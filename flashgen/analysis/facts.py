@@ -157,7 +157,7 @@ class Facts:
 
     @cached_property
     def usually_has_long_functions(self) -> bool:
-        """The same in most full tiles."""
+        """Whether in most full tiles a function of many instructions is taken of each pair."""
         return has_long_functions(self.usual_logit)
 
     @cached_property

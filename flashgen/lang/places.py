@@ -17,6 +17,8 @@ from flashgen.lang.tiles import UNKNOWN, Range, Tiles
 # Functions that never fall where their argument rises, over all floats or over those above 0.
 _RISING = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf"})
 _RISING_ABOVE_ZERO = frozenset({"log", "log2", "sqrt"})
+# What is said of beside the operations of masks.
+_MORE = _RISING | _RISING_ABOVE_ZERO | {"where", "truediv", "floor"}
 
 
 def one_place(indices: Sequence[Expr]) -> Expr | None:
@@ -53,12 +55,10 @@ class _Places(Tiles):
     guards: list[Expr] = field(default_factory=list)
 
     def _arithmetic(self, expr: Op) -> Range:
-        found = self._more(expr) if expr.name in self._OWN else super()._arithmetic(expr)
+        found = self._more(expr) if expr.name in _MORE else super()._arithmetic(expr)
         if expr.type is Type.FLOAT and found is not UNKNOWN:
             self._guard(*(_is_below(math.inf, end) for end in _ends(found) if not is_surely_finite(end)))
         return found
-
-    _OWN = _RISING | _RISING_ABOVE_ZERO | {"where", "truediv", "floor"}
 
     def _more(self, expr: Op) -> Range:
         if expr.name == "where":

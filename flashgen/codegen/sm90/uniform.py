@@ -11,10 +11,7 @@ from flashgen.analysis.facts import Facts
 from flashgen.codegen.pairs import NOTHING, Function, Given, named_apart
 from flashgen.codegen.sm90.keys import KeyTiles
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.nodes import (
-    Expr,
-    substitute,
-)
+from flashgen.lang.nodes import Expr, substitute
 from flashgen.lang.show import show
 from flashgen.lang.variables import Q_END, Q_FIRST, Q_LAST, Q_START
 
@@ -44,12 +41,12 @@ class UniformTiles:
 
     @property
     def reads(self) -> set[str]:
-        """The names that both read, and the statements in front of the loop."""
+        """The names that both functions read, and the statements in front of the loop."""
         return {*self.test.body.reads, *self.score.body.reads, *self.prologue.reads}
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """These statements."""
+        """The statements in front of the loop."""
         return self.prologue.lines
 
 
@@ -78,7 +75,7 @@ class KeyTileTest:
 def key_tile_test(
     uniform: UniformTiles, keys: KeyTiles | None, start: str, known: KeyTileTest | None = None, suffix: str = ""
 ) -> KeyTileTest:
-    """That of a kernel whose loop goes along the tiles `keys`, all of them where that is None.
+    """The test of a kernel whose loop goes along the tiles `keys`, all of them where that is None.
 
     It goes by another name, with the `suffix`, where it is not the one that is `known`.
     """
