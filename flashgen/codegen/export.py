@@ -120,7 +120,8 @@ def split(text: str) -> Source:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] == "flashgen"):
             if not node.level and node.module != "flashgen":
-                runtime[str(node.module).removeprefix(f"{RUNTIME}.")] = tuple(alias.name for alias in node.names)
+                module = str(node.module).removeprefix(f"{RUNTIME}.")
+                runtime[module] = (*runtime.get(module, ()), *(alias.name for alias in node.names))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             imports.append(node)
         elif node is not tree.body[0] or not _is_docstring(node):
