@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import INT32, assumed
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.magnitudes import is_surely_finite
 from flashgen.lang.nodes import FALSE, TRUE, Expr, Op, Type, const, op, variables
-from flashgen.lang.tiles import UNKNOWN, Range, Tiles
+from flashgen.lang.tile_rules import UNKNOWN, Ends, Range
+from flashgen.lang.tiles import Tiles, all_of, below_infinity
 
 # Functions that never fall where their argument rises, over all floats or over those above 0.
 _RISING = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf"})
@@ -26,12 +25,12 @@ def one_place(indices: Sequence[Expr]) -> Expr | None:
     places = _Places(assumed())
     equal: list[Expr] = []
     for index in indices:
-        found = places.of(index)
-        if found.low is None or found.high is None or "score" in variables(index):
+        ends = places.of(index).ends
+        if ends is None or "score" in variables(index):
             return None
-        if found.low is not found.high:
-            equal.append(_equal(found.low, found.high))
-    whole = fold(reduce(lambda left, right: op("and", left, right), [*places.guards, *equal], TRUE))
+        if ends.low is not ends.high:
+            equal.append(_equal(*ends))
+    whole = fold(all_of([*places.guards, *equal]))
     is_free = not variables(whole) & {"q", "k"}  # a reduction over the tile's rows or columns reads them
     return whole if is_free and whole is not FALSE else None
 
@@ -56,52 +55,44 @@ class _Places(Tiles):
 
     def _arithmetic(self, expr: Op) -> Range:
         found = self._more(expr) if expr.name in _MORE else super()._arithmetic(expr)
-        if expr.type is Type.FLOAT and found is not UNKNOWN:
-            self._guard(*(_is_below(math.inf, end) for end in _ends(found) if not is_surely_finite(end)))
+        if expr.type is Type.FLOAT and found.ends is not None:
+            self._guard(*(below_infinity(end) for end in found.ends if not is_surely_finite(end)))
         return found
 
     def _more(self, expr: Op) -> Range:
         if expr.name == "where":
             return self._chosen(*expr.args)
-        ranges = [self.of(arg) for arg in expr.args]
-        if any(r.low is None or r.high is None for r in ranges):
+        ends = self._ends_of(expr.args)
+        if ends is None:
             return UNKNOWN
         if expr.name == "truediv":
-            return self._quotient(*ranges)
-        ((low, high),) = map(_ends, ranges)
+            return self._quotient(*ends)
+        ((low, high),) = ends
         if expr.name in _RISING_ABOVE_ZERO:
             self._guard(op("gt", low, const(0.0)))
         if expr.name == "floor":
-            self._guard(*(_is_below(-INT32.low, end) for end in (low, high)))
+            self._guard(*(op("lt", op("abs", end), const(float(-INT32.low))) for end in (low, high)))
             self.ranges.assume(expr, INT32)
         return Range(op(expr.name, low), op(expr.name, high))
 
-    def _chosen(self, test: Expr, one: Expr, other: Expr) -> Range:
+    def _chosen(self, test: Expr, *branches: Expr) -> Range:
         """One or the other, where all pairs of the tile take it; else what lies between the ends of both."""
-        taken, a, b = self.of(test), self.of(one), self.of(other)
-        if a.low is None or a.high is None or b.low is None or b.high is None:
+        ends = self._ends_of(branches)
+        if ends is None:
             return UNKNOWN
+        taken, (a, b) = self.of(test), ends
         every, some = taken.low or FALSE, TRUE if taken.high is None else taken.high
         low = op("where", every, a.low, op("where", some, op("min", a.low, b.low), b.low))
         high = op("where", every, a.high, op("where", some, op("max", a.high, b.high), b.high))
         return Range(simplify(low), simplify(high))
 
-    def _quotient(self, dividend: Range, divisor: Range) -> Range:
+    def _quotient(self, dividend: Ends, divisor: Ends) -> Range:
         """By what is the same all over the tile, whatever its sign."""
-        if divisor.low is not divisor.high or divisor.low is None:
+        if divisor.low is not divisor.high:
             return UNKNOWN
         self._guard(op("ne", divisor.low, const(0.0)))
-        low, high = (op("truediv", end, divisor.low) for end in _ends(dividend))
+        low, high = (op("truediv", end, divisor.low) for end in dividend)
         return Range(simplify(op("min", low, high)), simplify(op("max", low, high)))
 
     def _guard(self, *conditions: Expr) -> None:
         self.guards += [found for found in map(fold, conditions) if found is not TRUE]
-
-
-def _ends(found: Range) -> tuple[Expr, Expr]:
-    assert found.low is not None and found.high is not None
-    return found.low, found.high
-
-
-def _is_below(limit: float, end: Expr) -> Expr:
-    return op("lt", op("abs", end), const(float(limit)))

@@ -142,7 +142,7 @@ class Tiles:
         found = None if sides is None else ordered(expr.name, *sides)
         if found is None:
             return UNKNOWN
-        known = _all(map(self._holds, expr.args))
+        known = all_of(map(self._holds, expr.args))
         if known is TRUE:
             return Range(*found)
         return Range(op("and", known, found.low), op("or", op("not", known), found.high))
@@ -166,15 +166,15 @@ class Tiles:
         if node.type is not Type.FLOAT:
             return TRUE
         if self._is_end(node):
-            return _for_tile(node, _below_infinity(node))
-        whole = _all(self._finite[child] for child in node.children)
+            return _for_tile(node, below_infinity(node))
+        whole = all_of(self._finite[child] for child in node.children)
         if isinstance(node, Reduction):
             whole = simplify(reduction("all", node.index, whole))
         assert isinstance(node, Op | Reduction)
         # All values lie between the ends. What overflows may make NaN of finite numbers, and a bound then hide that.
         found = self.of(node) if node.name in ("add", "sub", "mul", "sum") else UNKNOWN
         ends = (end for end in (found.low, found.high) if end is not None and not is_surely_finite(end))
-        return _all([whole, *map(_below_infinity, ends)])
+        return all_of([whole, *map(below_infinity, ends)])
 
     def _logic(self, expr: Op) -> Range:
         ranges = [self.of(arg) for arg in expr.args]
@@ -208,7 +208,8 @@ def _over_tile(name: str, expr: Expr) -> Expr:
     return op(name, expr) if variables(expr) & {"q", "k"} else expr
 
 
-def _below_infinity(expr: Expr) -> Expr:
+def below_infinity(expr: Expr) -> Expr:
+    """Whether a float is finite, which NaN is not."""
     return op("lt", op("abs", expr), const(math.inf))
 
 
@@ -217,7 +218,8 @@ def _for_tile(expr: Expr, test: Expr) -> Expr:
     return TRUE if is_surely_finite(expr) else _over_tile("tile_min", test)
 
 
-def _all(tests: Iterable[Expr]) -> Expr:
+def all_of(tests: Iterable[Expr]) -> Expr:
+    """Whether all tests hold."""
     return reduce(lambda left, right: simplify(op("and", left, right)), tests, TRUE)
 
 
