@@ -109,6 +109,11 @@ class Proposals:
         return bool(self._others)
 
     @property
+    def measuring(self) -> bool:
+        """Whether this process measures something now."""
+        return bool(self._mine)
+
+    @property
     def begun(self) -> int:
         """How many are known or measured by this process now."""
         return len(self.known) + len(self._mine)
@@ -171,11 +176,13 @@ class Proposals:
         self._mine.discard(trial.config)
         self.known[trial.config] = trial
 
-    def release(self, asked: optuna.Trial) -> None:
-        """Leave a config to whoever asks next: its measurement was broken off, and this process may live on."""
-        # Another error is under way, which says more.
+    def release(self, asked: optuna.Trial, config: Config) -> None:
+        """Leave a config to whoever asks next: its measurement was broken off or says nothing of it."""
+        self._mine.discard(config)
+        # Another error may be under way, which says more.
         with suppress(StorageInternalError, OSError), strange_errors():
             self.study.tell(asked, state=TrialState.FAIL)
+            self.enqueue([config])
 
     def _answer(self, asked: optuna.Trial, config: Config | None) -> None:
         """Settle a proposal that needs no measurement: it is outside the space (None), known, or being measured."""

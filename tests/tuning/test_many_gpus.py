@@ -42,9 +42,10 @@ class Slow(Fake):
     def __call__(self, config, best_us):
         self.overlapped |= not self.busy.acquire(blocking=False)
         time.sleep(self.seconds)
-        timing = super().__call__(config, best_us)
-        self.busy.release()
-        return timing
+        try:
+            return super().__call__(config, best_us)
+        finally:
+            self.busy.release()
 
 
 def test_gpus_share_a_study_and_measure_nothing_twice(tmp_path):
@@ -70,13 +71,47 @@ def test_two_gpus_take_little_more_than_half_the_time():
     assert seconds[1] <= 0.65 * seconds[0]
 
 
-def test_a_gpu_that_fails_leaves_the_rest_to_the_other():
-    def broken(config, best_us):
-        raise RequestFailed("crashed")
+class Lost(Fake):
+    """A GPU that falls off the bus after so many measurements, and fails at once from then on."""
 
-    fake = Fake()
-    result = search(SPACE[:20], [fake, broken])
-    assert len(result.trials) == 20 and len(result.ranking) == len(fake.asked)
+    def __init__(self, after=0, seconds=0.0):
+        super().__init__()
+        self.after, self.seconds = after, seconds
+
+    def __call__(self, config, best_us):
+        time.sleep(self.seconds)
+        if len(self.asked) >= self.after:
+            raise RequestFailed("crashed")
+        return super().__call__(config, best_us)
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_gpu_that_fails_leaves_the_rest_to_the_others(after, tmp_path):
+    gpus = [Lost(after), Slow(0.05), Slow(0.05)]
+    result = search(SPACE[:20], gpus, place=tmp_path / "study.log")
+    assert {trial.config for trial in result.ranking} == set(SPACE[:20]) and not result.failed
+    assert sum(len(gpu.asked) for gpu in gpus) == 20 and len(gpus[0].asked) == after
+
+
+def test_what_fails_on_every_gpu_fails():
+    gpus = [Slow(0.01), Slow(0.01), Lost()]
+    for gpu in gpus[:2]:
+        gpu.fails = lambda config: "out of resources" if config in SPACE[4:16] else ""
+    result = search(SPACE[:20], gpus)
+    assert result.failed == {"out of resources": 12} and len(result.ranking) == 8
+
+
+def test_where_no_gpu_runs_anything_all_fails():
+    result = search(SPACE[:20], [Lost(seconds=0.001), Lost()])
+    assert result.failed == {"crashed": 20}
+
+
+def test_an_only_gpu_that_is_lost_spoils_no_study(tmp_path):
+    first = search(SPACE, [Lost(10)], place=tmp_path / "study.log")
+    assert len(first.trials) == len(first.ranking) == 10
+    again = Fake()
+    result = search(SPACE, [again], place=tmp_path / "study.log")
+    assert len(result.ranking) == len(SPACE) and len(again.asked) == len(SPACE) - 10
 
 
 def test_an_error_on_one_gpu_ends_the_others_and_is_raised(tmp_path):
@@ -123,8 +158,10 @@ class OneOfTwo(TwoGpus):
 
 def test_a_session_records_what_it_has_measured_though_one_of_its_gpus_is_lost(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    outcome = session(OneOfTwo(), tmp_path / "tuned", "default").tune(workload(PROBLEM), None)
-    assert outcome.status == "tuned" and 0 < outcome.failed["crashed"] < outcome.tried
+    tools = OneOfTwo()
+    outcome = session(tools, tmp_path / "tuned", "default").tune(workload(PROBLEM), None)
+    assert outcome.status == "tuned" and outcome.record.config == BEST and not outcome.failed
+    assert outcome.tried == len({config for _, config in tools.timed})
 
 
 def test_gpus_of_different_models_are_refused():
