@@ -210,6 +210,29 @@ QUOTIENTS: dict[str, dict[str, Any]] = {
     "a bound that a quotient of a column meets": {"mask": "q * 0.5 // 41 >= k / 82", "align": "top_left"},
 }
 
+# Buckets of distances: near ones by themselves, far ones by a logarithm that is infinite for distance 0.
+_BUCKETS = {"bias": _tensor(32, "heads", grad=True)}
+BUCKETS: dict[str, dict[str, Any]] = {
+    "buckets whose logarithm is rounded toward zero": {
+        "inputs": _BUCKETS,
+        "let": {
+            "n": "abs(q - k)",
+            "far": "log(n / 8) / 2.772588722239781 * 8",
+            "large": "min(8 + where(far < 0, ceil(far), floor(far)), 15)",
+        },
+        "score": "score + bias[where(q < k, 16, 0) + where(n < 8, n, large), h]",
+    },
+    "buckets by a floor where a test says that it is one": {
+        "inputs": _BUCKETS,
+        "causal": True,
+        "score": "score + bias[31 - (q - k if q - k <= 15 else min(16 + floor(log2((q - k) / 16) * 5.5), 31)), h]",
+    },
+    "floors above and below zero, rounded toward it": {
+        "score": "score - 0.1 * where((q - k) / 7 < 0, ceil((q - k) / 7), floor((q - k) / 7))",
+        "mask": "floor(sqrt(abs(q - k) + 0.5) * 3) % 4 != 2",
+    },
+}
+
 # Integers of 32 bits beside constants that take more: a GPU shifts by 31 bits at most.
 WIDE_DIVISORS: dict[str, dict[str, Any]] = {
     "floors by more than 32 bits hold": {
@@ -271,7 +294,7 @@ FAR: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 _GROUPS = (
-    NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, WIDE_DIVISORS,
-    UNDEFINED, FAR,
+    NEGATIONS, STEEP, HOISTED, RUNTIME, ADDITIVE, BATCHES, OF_A_CALL, PAIRS_OF_A_CALL, QUOTIENTS, BUCKETS,
+    WIDE_DIVISORS, UNDEFINED, FAR,
 )  # fmt: skip
 SPECS = {name: {"name": "hard", **spec} for group in _GROUPS for name, spec in group.items()}

@@ -30,7 +30,7 @@ def _decided_by(node: Expr) -> tuple[Expr, ...]:
         return ()
     if node.name in COMPARISONS and not any(isinstance(x, Const) and math.isinf(x.value) for x in node.args):
         return node.args
-    return node.args if node.name == "floor" else ()
+    return node.args if node.name in ("floor", "trunc") else ()
 
 
 def _may_err(node: Expr) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from flashgen.emit.eager_extrema import bounded, extremum_of_tensors, scalar_extremum
 from flashgen.emit.eager_floor import floor
 from flashgen.emit.eager_signs import is_nonzero, is_positive
+from flashgen.lang.floats import LARGEST_FLOAT32
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
-from flashgen.lang.magnitudes import LARGEST_FLOAT32
 from flashgen.lang.nodes import (
     COMPARISONS,
     FLOAT_FUNCTIONS,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from flashgen.analysis.levels import COL, level
 from flashgen.analysis.packed import is_stride
 from flashgen.emit.dialects import Dialect
+from flashgen.lang.floats import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
-from flashgen.lang.magnitudes import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.powers import factors, is_of_two
 from flashgen.lang.show import BITWISE, SYMBOLS
@@ -110,7 +110,11 @@ class Operators:
         return self.converted(operands[0], "int32")
 
     def _floor(self, node: Op, operands: Sequence[Text]) -> Text:
-        return self.wide(self.dialect.call("floor", *operands))
+        dtype = "int32" if self.ranges.fits_int32(node) else "int64"
+        return self.converted(self.dialect.call("floor", *operands), dtype)
+
+    def _trunc(self, node: Op, operands: Sequence[Text]) -> Text:
+        return self.converted(operands[0], "int32")
 
     def _division(self, node: Op, operands: Sequence[Text]) -> Text:
         """floordiv and mod. Triton's own truncate, so they serve only where both operands are natural numbers."""
@@ -168,6 +172,7 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "to_float": Operators._to_float,
     "to_int": Operators._to_int,
     "floor": Operators._floor,
+    "trunc": Operators._trunc,
     "floordiv": Operators._division,
     "mod": Operators._division,
     "reciprocal_of": lambda operators, node, operands: call("reciprocal_of", *operands),

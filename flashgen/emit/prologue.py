@@ -15,6 +15,7 @@ from types import MappingProxyType
 from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
 from flashgen.analysis.quotients import with_quotients
 from flashgen.analysis.reciprocals import with_reciprocals
+from flashgen.analysis.truncations import with_truncations
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.names import EMITTED, SPELLED, Statements
@@ -150,7 +151,7 @@ class Prologue:
 
 def _as_computed(expr: Expr, ranges: Ranges) -> Expr:
     """An expression as kernels compute it."""
-    return with_reciprocals(with_quotients(ranges.plain(expr)), ranges)
+    return with_reciprocals(with_quotients(with_truncations(ranges.plain(expr), ranges)), ranges)
 
 
 def _of_functions(setting: Setting) -> Setting:

@@ -268,9 +268,7 @@ def _start(around: Writer, expr: Reduction) -> Text:
 
 def _adds_up_in_32_bits(expr: Reduction, ranges: Ranges) -> bool:
     """Whether the sum and all that its terms are made of are integers of 32 bits, as Triton has them."""
-    whole = [node for node in walk(expr) if node.type is Type.INT and not isinstance(node, Const)]
-    is_wide = any(isinstance(node, Op) and node.name == "floor" for node in whole)
-    return not is_wide and all(map(ranges.fits_int32, whole))
+    return all(ranges.fits_int32(node) for node in walk(expr) if node.type is Type.INT and not isinstance(node, Const))
 
 
 def _total(terms: Sequence[Text]) -> Text:

@@ -6,38 +6,23 @@ exactly, where an index needs no guard, where a floor division is a plain one.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from flashgen.lang.extrema import without_negated_operands
+from flashgen.lang.floats import FLOAT_RULES, constant, truncated, whole
 from flashgen.lang.fold import simplify
+from flashgen.lang.interval import ANYTHING, BOOLEAN, INT32, INT64, Interval, corners
 from flashgen.lang.linear import linear
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, variables, walk
+from flashgen.lang.short_floors import with_short_floors
 from flashgen.lang.variables import KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q, Q
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
 MAX_LENGTH = 2**24 - 1
 MAX_HEADS = 2**20
 
-
-@dataclass(frozen=True)
-class Interval:
-    """low <= value <= high; either end may be infinite."""
-
-    low: float
-    high: float
-
-    def within(self, low: float, high: float) -> bool:
-        return low <= self.low and self.high <= high
-
-
-ANYTHING = Interval(-math.inf, math.inf)
-BOOLEAN = Interval(0, 1)
-INT32 = Interval(-(2**31), 2**31 - 1)
-INT64 = Interval(-(2**63), 2**63 - 1)
 
 _KNOWN = {
     **dict.fromkeys(("q", "q_first", "q_last", "q_start", "q_end"), Interval(-MAX_LENGTH, MAX_LENGTH)),
@@ -108,7 +93,8 @@ class Ranges:
     def plain(self, expr: Expr) -> Expr:
         """The expression as kernels compute it, without what an assembler gets wrong; asked once for all kernels."""
         if expr not in self._plain:
-            self._plain[expr] = without_negated_operands(expr, self.fits_int32)
+            short = with_short_floors(expr, self.fits_int32)
+            self._plain[expr] = without_negated_operands(short, self.fits_int32)
         return self._plain[expr]
 
     def exact_in_float32(self, expr: Expr) -> bool:
@@ -147,7 +133,7 @@ class Ranges:
 
     def _compute(self, expr: Expr) -> Interval:
         if isinstance(expr, Const):
-            return Interval(expr.value, expr.value)
+            return constant(expr.value) if expr.type is Type.FLOAT else Interval(expr.value, expr.value)
         if isinstance(expr, Var):
             if expr.type is Type.BOOL:
                 return BOOLEAN
@@ -159,11 +145,18 @@ class Ranges:
         if isinstance(expr, Index):
             return Interval(0, max(self.of(expr.length).high - 1, 0))
         assert isinstance(expr, Op | Reduction)
-        if expr.type is not Type.INT:
-            return BOOLEAN if expr.type is Type.BOOL else ANYTHING
+        if expr.type is Type.BOOL:
+            return BOOLEAN
+        if expr.type is Type.FLOAT:
+            return self._rounded(expr)
         found = self._exact(expr)
         # What may pass 64 bits wraps, to any value.
         return found if found.within(INT64.low, INT64.high) else INT64
+
+    def _rounded(self, expr: Op | Reduction) -> Interval:
+        """The interval of a FLOAT operation as kernels compute it, in float32."""
+        rule = FLOAT_RULES.get(expr.name) if isinstance(expr, Op) else None
+        return rule(*(self.of(part) for part in expr.children)) if rule else ANYTHING
 
     def _exact(self, expr: Op | Reduction) -> Interval:
         """The interval of an INT operation, or of a sum and all that it comes to on the way, if integers had no end."""
@@ -180,14 +173,6 @@ class Ranges:
 def assumed() -> Ranges:
     """Where dtypes are not known: integers of inputs have 32 bits."""
     return Ranges(defaultdict(lambda: "int32"))
-
-
-def _corners(function: Callable[[Any, Any], float]) -> Callable[[Interval, Interval], Interval]:
-    def rule(a: Interval, b: Interval) -> Interval:
-        values = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return Interval(min(values), max(values))
-
-    return rule
 
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
@@ -235,14 +220,16 @@ def _pow(a: Interval, b: Interval) -> Interval:
     return Interval(0 if is_even and a.low <= 0 <= a.high else min(ends), max(ends))
 
 
-# On integers alone: of floats, nothing is asked.
+# On integers alone.
 _RULES: dict[str, Callable[..., Interval]] = {
     "add": lambda a, b: Interval(a.low + b.low, a.high + b.high),
     "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
     "neg": lambda a: Interval(-a.high, -a.low),
-    "mul": _corners(lambda x, y: x * y),
+    "mul": corners(lambda x, y: x * y),
     "floordiv": _floordiv,
     "mod": _mod,
+    "floor": whole,
+    "trunc": truncated,
     "pow": _pow,
     "abs": _absolute,
     "min": lambda a, b: Interval(min(a.low, b.low), min(a.high, b.high)),
@@ -250,7 +237,7 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "where": lambda c, a, b: Interval(min(a.low, b.low), max(a.high, b.high)),
     **dict.fromkeys(("and", "or", "xor"), _bits),
     "not": lambda a: Interval(-a.high - 1, -a.low - 1),
-    "shl": _corners(lambda x, n: x << min(max(n, 0), 63)),
+    "shl": corners(lambda x, n: x << min(max(n, 0), 63)),
     "shr": lambda a, b: Interval(min(a.low, 0), max(a.high, 0)),
     # Of a reciprocal, what it is of is known.
     **dict.fromkeys(("to_int", "tile_min", "tile_max", "reciprocal_of"), lambda a: a),

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 
+from flashgen.lang.floats import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.intervals import assumed
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, walk
 from flashgen.lang.vocabulary import MEANINGS
 
-# The normal numbers of float32.
-LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _SCORE, _ONE_NUMBER, _INTEGER, _WIDE_INTEGER = 1e4, 1e3, 2.0**31, 2.0**63
 
 

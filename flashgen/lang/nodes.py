@@ -132,7 +132,7 @@ class Reduction(Expr):
 #                   Only `tiles` makes them; the language has no such functions
 #   reciprocal_of   what floordiv_by divides by, for an int: floordiv_by(x, reciprocal_of(y)) is floordiv(x, y), and
 #                   remainder_of(x, y, floordiv(x, y)) is mod(x, y). Only kernels' expressions have them, and quotient:
-#                   truediv to the last bit
+#                   truediv to the last bit; trunc: float -> int toward zero, of what fits 32 bits
 OPERATORS: dict[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "truediv": 2, "floordiv": 2, "mod": 2, "pow": 2, "neg": 1,
     "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2,
@@ -141,7 +141,7 @@ OPERATORS: dict[str, int] = {
     "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "softcap": 1, "sech2": 1,
     "sin": 1, "cos": 1, "tan": 1, "erf": 1,
     "sqrt": 1, "sigmoid": 1, "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
-    "reciprocal_of": 1, "floordiv_by": 2, "remainder_of": 3, "quotient": 2,
+    "reciprocal_of": 1, "floordiv_by": 2, "remainder_of": 3, "quotient": 2, "trunc": 1,
 }  # fmt: skip
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -196,7 +196,7 @@ def op(name: str, *args: Expr) -> Expr:
 def _result_type(name: str, args: tuple[Expr, ...]) -> Type:
     if name in COMPARISONS:
         return Type.BOOL
-    if name in ("floor", "to_int"):
+    if name in ("floor", "trunc", "to_int"):
         return Type.INT
     if name == "to_float" or name == "truediv" or name in FLOAT_FUNCTIONS | DERIVED_FUNCTIONS:
         return Type.FLOAT

@@ -9,7 +9,8 @@ from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import INT32, assumed
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.magnitudes import is_surely_finite
-from flashgen.lang.nodes import FALSE, TRUE, Expr, Op, Type, const, op, variables
+from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Type, const, op, variables
+from flashgen.lang.short_floors import with_short_floors
 from flashgen.lang.tile_rules import UNKNOWN, Ends, Range
 from flashgen.lang.tiles import Tiles, all_of, below_infinity
 
@@ -25,7 +26,7 @@ def one_place(indices: Sequence[Expr]) -> Expr | None:
     places = _Places(assumed())
     equal: list[Expr] = []
     for index in indices:
-        ends = places.of(index).ends
+        ends = places.of(with_short_floors(index, places.ranges.fits_int32)).ends
         if ends is None or "score" in variables(index):
             return None
         if ends.low is not ends.high:
@@ -56,7 +57,7 @@ class _Places(Tiles):
     def _arithmetic(self, expr: Op) -> Range:
         found = self._more(expr) if expr.name in _MORE else super()._arithmetic(expr)
         if expr.type is Type.FLOAT and found.ends is not None:
-            self._guard(*(below_infinity(end) for end in found.ends if not is_surely_finite(end)))
+            self._guard(*(below_infinity(end) for end in found.ends if self._may_be_infinite(end)))
         return found
 
     def _more(self, expr: Op) -> Range:
@@ -69,8 +70,8 @@ class _Places(Tiles):
             return self._quotient(*ends)
         ((low, high),) = ends
         if expr.name in _RISING_ABOVE_ZERO:
-            self._guard(op("gt", low, const(0.0)))
-        if expr.name == "floor":
+            self._guard(*(op("gt", end, const(0.0)) for end in (low,) if self.ranges.of(end).low <= 0))
+        if expr.name == "floor" and not self.ranges.fits_int32(expr):
             self._guard(*(op("lt", op("abs", end), const(float(-INT32.low))) for end in (low, high)))
             self.ranges.assume(expr, INT32)
         return Range(op(expr.name, low), op(expr.name, high))
@@ -90,9 +91,15 @@ class _Places(Tiles):
         """By what is the same all over the tile, whatever its sign."""
         if divisor.low is not divisor.high:
             return UNKNOWN
-        self._guard(op("ne", divisor.low, const(0.0)))
-        low, high = (op("truediv", end, divisor.low) for end in dividend)
+        by = divisor.low
+        low, high = (op("truediv", end, by) for end in dividend)
+        if isinstance(by, Const) and by.value > 0:
+            return Range(low, high)
+        self._guard(op("ne", by, const(0.0)))
         return Range(simplify(op("min", low, high)), simplify(op("max", low, high)))
+
+    def _may_be_infinite(self, end: Expr) -> bool:
+        return not is_surely_finite(end) and not self.ranges.of(end).has_ends
 
     def _guard(self, *conditions: Expr) -> None:
         self.guards += [found for found in map(fold, conditions) if found is not TRUE]

@@ -10,8 +10,8 @@ from typing import Any
 from flashgen.errors import ExpressionError, Location, SpecError, UnreadError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
+from flashgen.lang.floats import LARGEST_FLOAT32
 from flashgen.lang.fold import fold
-from flashgen.lang.magnitudes import LARGEST_FLOAT32
 from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, indices, inputs, op, substitute, variables, walk
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS

@@ -104,12 +104,13 @@ def test_gluon_takes_from_triton_what_it_has_not() -> None:
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("floor(k / 41)", "gl.floor(quotient(k.to(gl.float32), 41.0)).to(gl.int64)"),
+        ("floor(k / 41)", "gl.floor(quotient(k.to(gl.float32), 41.0)).to(gl.int32)"),
         ("k / 41 >= q", "quotient(k.to(gl.float32), 41.0) >= q_f"),
         ("floor(1.0 + exp(k / 41))", "gl.floor(1.0 + gl.exp(quotient(k.to(gl.float32), 41.0))).to(gl.int64)"),
         ("k * 0.5 // 41", "float_floordiv(k.to(gl.float32) * 0.5, 41.0)"),
         # Exact on its own, and what decides nothing.
-        ("floor(k / 64)", "gl.floor(k.to(gl.float32) / 64.0).to(gl.int64)"),
+        ("floor(k / 64)", "gl.floor(k.to(gl.float32) / 64.0).to(gl.int32)"),
+        ("where(k / 41 < 0, ceil(k / 41), floor(k / 41))", "quotient(k.to(gl.float32), 41.0).to(gl.int32)"),
         ("exp(k / 41)", "gl.exp(k.to(gl.float32) / 41.0)"),
         ("exp(k / 41) > -inf", 'gl.exp(k.to(gl.float32) / 41.0) > -float("inf")'),
     ],

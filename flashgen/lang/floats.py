@@ -1,0 +1,105 @@
+"""The intervals of floats, as kernels compute them in float32.
+
+Whatever the caller passes may be infinite or no number, and of such operands nothing is said: a float that has an
+interval with ends is finite. Ends are moved outwards by more than an operation's rounding, or the GPU's approximation
+of a function, comes to.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+from flashgen.lang.interval import ANYTHING, BOOLEAN, INT64, Interval, corners
+
+# The normal numbers of float32, and the largest number of which exp2 is one.
+LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+_LARGEST_EXPONENT = 127.0
+# More than what float32 rounds by; than what functions that GPUs approximate are wrong by, beside that.
+_RELATIVE, _OF_FUNCTIONS = 2.0**-18, 2.0**-18
+
+Rule = Callable[..., Interval]
+
+
+def constant(value: float) -> Interval:
+    """A number and what float32 has in its place."""
+    if not abs(value) <= LARGEST_FLOAT32:
+        return Interval(value, value)
+    (held,) = struct.unpack("f", struct.pack("f", value))
+    return Interval(min(value, held), max(value, held))
+
+
+def whole(a: Interval) -> Interval:
+    """The floor of a float, an integer of 64 bits."""
+    return Interval(math.floor(a.low), math.floor(a.high)) if _has_ends(a) else INT64
+
+
+def truncated(a: Interval) -> Interval:
+    """A float rounded toward zero, an integer of 64 bits."""
+    return Interval(math.trunc(a.low), math.trunc(a.high)) if _has_ends(a) else INT64
+
+
+def _has_ends(*operands: Interval) -> bool:
+    return all(operand.within(-LARGEST_FLOAT32, LARGEST_FLOAT32) for operand in operands)
+
+
+def _widened(found: Interval, absolute: float) -> Interval:
+    """What is rounded keeps its sign, unless a function is wrong by so much beside its result, or becomes zero."""
+    low = found.low - abs(found.low) * _RELATIVE - absolute
+    high = found.high + abs(found.high) * _RELATIVE + absolute
+    low, high = 0.0 if 0 < low < LEAST_FLOAT32 else low, 0.0 if -LEAST_FLOAT32 < high < 0 else high
+    return Interval(low, high) if _has_ends(Interval(low, high)) else ANYTHING
+
+
+def _rounded(rule: Rule, absolute: float = 0.0) -> Rule:
+    """A rule for operands that have ends, whose result is rounded."""
+    return lambda *operands: _widened(rule(*operands), absolute) if _has_ends(*operands) else ANYTHING
+
+
+def _exact(rule: Rule) -> Rule:
+    """A rule for operands that have ends, whose result is one of them."""
+    return lambda *operands: rule(*operands) if _has_ends(*operands) else ANYTHING
+
+
+def _rising(function: Callable[[float], float], low: float = -LARGEST_FLOAT32, high: float = LARGEST_FLOAT32) -> Rule:
+    """The rule of a function that never falls, between bounds outside which it may be infinite or no number."""
+    return _rounded(
+        lambda a: Interval(function(a.low), function(a.high)) if a.within(low, high) else ANYTHING, _OF_FUNCTIONS
+    )
+
+
+def _within(found: Interval) -> Rule:
+    """The rule of a function that stays within an interval, whatever its argument."""
+    return _rounded(lambda a: found, _OF_FUNCTIONS)
+
+
+def _quotient(a: Interval, b: Interval) -> Interval:
+    if b.low < LEAST_FLOAT32 and b.high > -LEAST_FLOAT32:
+        return ANYTHING
+    return corners(lambda x, y: x / y)(a, b)
+
+
+def _absolute(a: Interval) -> Interval:
+    return Interval(max(a.low, -a.high, 0.0), max(-a.low, a.high))
+
+
+FLOAT_RULES: dict[str, Rule] = {
+    "add": _rounded(lambda a, b: Interval(a.low + b.low, a.high + b.high)),
+    "sub": _rounded(lambda a, b: Interval(a.low - b.high, a.high - b.low)),
+    "mul": _rounded(corners(lambda x, y: x * y)),
+    **dict.fromkeys(("truediv", "quotient"), _rounded(_quotient)),
+    "neg": _exact(lambda a: Interval(-a.high, -a.low)),
+    "abs": _exact(_absolute),
+    "min": _exact(lambda a, b: Interval(min(a.low, b.low), min(a.high, b.high))),
+    "max": _exact(lambda a, b: Interval(max(a.low, b.low), max(a.high, b.high))),
+    "where": _exact(lambda test, a, b: Interval(min(a.low, b.low), max(a.high, b.high))),
+    "to_float": _rounded(lambda a: a),
+    "exp": _rising(math.exp, high=_LARGEST_EXPONENT * math.log(2)),
+    "exp2": _rising(lambda x: 2.0**x, high=_LARGEST_EXPONENT),
+    "log": _rising(math.log, low=LEAST_FLOAT32),
+    "log2": _rising(math.log2, low=LEAST_FLOAT32),
+    "sqrt": _rising(math.sqrt, low=0.0),
+    **dict.fromkeys(("sigmoid", "sech2"), _within(BOOLEAN)),
+    **dict.fromkeys(("tanh", "softcap", "sin", "cos", "erf"), _within(Interval(-1.0, 1.0))),
+}
