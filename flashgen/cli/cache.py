@@ -19,7 +19,7 @@ from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.spec.modes import shapes_of
 
 if TYPE_CHECKING:
-    from flashgen.tuning.cache import Stored
+    from flashgen.tuning.stored import Stored
 
 cache = typer.Typer(help="The tuned configs: list, show, explain, clear, ship.", no_args_is_help=True)
 
@@ -57,7 +57,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show one record whole. It has the config, how it was measured, and under which versions and clocks."""
-    from flashgen.tuning.cache import find_record
+    from flashgen.tuning.stored import find_record
 
     output = Output.choose(json)
     entry = find_record(record, folders(out))
@@ -128,10 +128,12 @@ def clear(
 @guarded
 def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, json: Json = False) -> None:
     """Copy records of the user's cache beside their kernels. From there they are shipped."""
-    from flashgen.tuning.cache import export_records, list_records
+    from flashgen.runtime.usable_records import usable
+    from flashgen.tuning.cache import export_records
+    from flashgen.tuning.stored import list_records
 
     output = Output.choose(json)
-    exported = export_records(list_records(None, **filters(variant, gpu)), out)
+    exported = export_records(list_records(None, usable, **filters(variant, gpu)), out)
     for path in exported.paths:
         output.line(str(path))
     output.line(f"{len(exported.copied)} records in {len(exported.paths)} files beside the kernels in {out}")
@@ -143,7 +145,7 @@ def export(variant: Variant = None, gpu: Gpu = None, out: Out = DEFAULT_OUT, jso
 
 def folders(out: Path) -> list[tuple[str, Path]]:
     """The folders of records by source: the user's, as far as there is a place for these, and those of packages."""
-    from flashgen.tuning.cache import shipped_folders, user_folders
+    from flashgen.tuning.stored import shipped_folders, user_folders
 
     try:
         return [*user_folders(), *shipped_folders(out)]
@@ -153,7 +155,7 @@ def folders(out: Path) -> list[tuple[str, Path]]:
 
 def places(out: Path) -> list[str]:
     """Where records may be, for people."""
-    from flashgen.runtime.lookup import NoCacheFolder, user_root
+    from flashgen.runtime.record_folders import NoCacheFolder, user_root
 
     with suppress(NoCacheFolder):
         return [str(user_root()), f"{out}/*/tuned"]
@@ -166,9 +168,10 @@ def filters(variant: str | None, gpu: str | None) -> dict[str, str]:
 
 
 def records(out: Path, variant: str | None = None, gpu: str | None = None) -> list[Stored]:
-    from flashgen.tuning.cache import list_records
+    from flashgen.runtime.record_files import as_written
+    from flashgen.tuning.stored import list_records
 
-    return list_records(folders(out), **filters(variant, gpu))
+    return list_records(folders(out), as_written, **filters(variant, gpu))
 
 
 def as_document(entry: Stored) -> dict[str, object]:

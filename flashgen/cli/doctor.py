@@ -163,7 +163,7 @@ def look_at_folders(out: Path) -> Iterator[Finding]:
     """The folders that flashgen writes to."""
     from triton import knobs
 
-    from flashgen.runtime.lookup import NoCacheFolder, cache_folder
+    from flashgen.runtime.record_folders import NoCacheFolder, cache_folder
 
     chosen = "name another one in FLASHGEN_CACHE_DIR"
     try:

@@ -23,14 +23,15 @@ def export(
 ) -> None:
     """Write a module as one file that needs torch and triton alone. Its runtime and its tuned configs are in it."""
     from flashgen.codegen.export import export_module
-    from flashgen.runtime.lookup import record_folders, shipped_in
-    from flashgen.tuning.cache import list_records
+    from flashgen.runtime.record_folders import record_folders, shipped_in
+    from flashgen.runtime.usable_records import usable
+    from flashgen.tuning.stored import list_records
 
     output = Output.choose(json)
     check_target(target)
     variant = read(spec, output)
     folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
-    records = [entry.record for entry in list_records(folders.items(), variant=variant.name)]
+    records = [entry.record for entry in list_records(folders.items(), usable, variant=variant.name)]
     exported = export_module(variant, records, target)
     output.line(f"{exported.path}: {exported.lines} lines, {exported.records} tuned configs, needs torch and triton")
     output.document(exported)

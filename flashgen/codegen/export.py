@@ -158,7 +158,7 @@ def _attributes(tree: ast.Module) -> Iterator[str]:
 
 def _homes() -> dict[str, str]:
     """The module of the runtime that defines each of its public names."""
-    package = split((FOLDER / "__init__.py").read_text(encoding="utf-8"))
+    package = split((FOLDER / "public.py").read_text(encoding="utf-8"))
     return {name: home for home, names in package.runtime.items() for name in names}
 
 

@@ -11,7 +11,8 @@ import torch
 from flashgen.codegen import default_of, identity
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, Lookup
-from flashgen.runtime.lookup import current_device, shipped_in
+from flashgen.runtime.lookup import current_device
+from flashgen.runtime.record_folders import shipped_in
 from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import bucket_of, problems, served

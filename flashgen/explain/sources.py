@@ -17,10 +17,12 @@ from flashgen.codegen import default_of, identity
 from flashgen.errors import EnvironmentProblem, UsageError
 from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import Choice, current_device, lookup, record_folders, shipped_in, stands_in
-from flashgen.runtime.record_files import records_in, report_old, table_path
+from flashgen.runtime.lookup import Choice, current_device, lookup, stands_in
+from flashgen.runtime.record_files import report_old, table_path
+from flashgen.runtime.record_folders import record_folders, shipped_in
 from flashgen.runtime.records import Bucket, Device, Key, Record
 from flashgen.runtime.registry import TUNED
+from flashgen.runtime.usable_records import usable_in
 from flashgen.spec.variant import Variant
 from flashgen.tuning.workloads import workloads
 
@@ -94,7 +96,7 @@ def traced(
     folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
     for folder in folders.values():
         # What cannot be read is warned of here; the lookups below are silent.
-        records_in(folder)
+        usable_in(folder)
         report_old(folder, variant.name)
     found = []
     for workload in workloads(asked, own, device, kernels, variant.dropout is not None):
@@ -125,7 +127,7 @@ def _steps(
 def _miss(source: str, key: Key, folders: list[Path], default: Callable[[Bucket], Config]) -> Step:
     """Why a source has no answer."""
     tolerated = TOLERATED.get(source, ())
-    records = [record for folder in folders for record in records_in(folder)]
+    records = [record for folder in folders for record in usable_in(folder)]
     differing = [(differences(key, record, default, tolerated), record) for record in records]
     # For a neighbour the very record of the key would be no miss.
     closest = min(

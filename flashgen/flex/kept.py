@@ -21,7 +21,7 @@ from filelock import FileLock
 import flashgen
 from flashgen.codegen import generate, load_module
 from flashgen.flex.text import yaml_of
-from flashgen.runtime.lookup import cache_folder
+from flashgen.runtime.record_folders import cache_folder
 from flashgen.spec import load
 
 

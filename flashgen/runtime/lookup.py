@@ -17,9 +17,7 @@ records are written by `flashgen.tuning.cache`.
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -29,64 +27,12 @@ from typing import Any
 from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.record_files import read_record, records_in, report_old, warn_once
+from flashgen.runtime.record_files import report_old, warn_once
+from flashgen.runtime.record_folders import record_folders
 from flashgen.runtime.records import Bucket, Device, Key, Record, exponent
 from flashgen.runtime.registry import mode_of
 from flashgen.runtime.replay import forget_replays
-
-
-class NoCacheFolder(OSError):
-    """There is no folder for the user's records: nobody has named one, and the user has no home."""
-
-
-def cache_folder() -> Path:
-    """`FLASHGEN_CACHE_DIR`, else the platform's cache folder (the same as `platformdirs.user_cache_dir` names).
-
-    NoCacheFolder where that is below the home of a user who has none.
-    """
-    try:
-        return _cache_folder()
-    except RuntimeError as error:
-        raise NoCacheFolder(
-            f"there is no folder for the cache: {str(error).rstrip('.')}; name one in FLASHGEN_CACHE_DIR, in full"
-        ) from error
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("FLASHGEN_CACHE_DIR", "").strip()
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA", "").strip()
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "flashgen" / "flashgen" / "Cache"
-    xdg = os.environ.get("XDG_CACHE_HOME", "").strip()
-    if xdg and os.path.isabs(xdg):
-        return Path(xdg) / "flashgen"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "flashgen"
-
-
-def user_root() -> Path:
-    """The folder of the user's own records, which has one for each variant."""
-    return cache_folder() / "tuned"
-
-
-def shipped_root(module_file: str | os.PathLike[str]) -> Path:
-    """The folder of the records that are shipped with a package, by the path of its `__init__.py`."""
-    return shipped_in(Path(module_file).parent)
-
-
-def shipped_in(package: Path) -> Path:
-    """The folder of the records that are shipped with a package, by the package's path."""
-    return package / "tuned"
-
-
-def record_folders(variant: str, shipped: Path) -> dict[str, Path]:
-    """The folders in which a variant's records are looked for, by the name of the source, in this order."""
-    try:
-        return {"user cache": user_root() / variant, "shipped": shipped}
-    except NoCacheFolder as error:
-        warn_once(("no cache folder",), str(error))
-        return {"shipped": shipped}
+from flashgen.runtime.usable_records import read_record, usable_in
 
 
 @lru_cache(maxsize=64)
@@ -117,7 +63,7 @@ def neighbours(key: Key, folders: Iterable[Path]) -> list[Record]:
 
     None of packed sequences for others, and the other way round: what is fast for one is not for the other.
     """
-    found = [record for folder in folders for record in records_in(folder)]
+    found = [record for folder in folders for record in usable_in(folder)]
     found = [r for r in found if r.key != key and r.key.in_bucket_of(key) == key]
     found = [r for r in found if r.key.bucket.packed == key.bucket.packed]
     return sorted(found, key=lambda record: key.bucket.distance(record.key.bucket))

@@ -12,14 +12,17 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
 from flashgen.runtime.record_table import NewerFormat, parse
-from flashgen.runtime.records import Key, Record, gpu_slug
+from flashgen.runtime.records import Record, gpu_slug
+
+# What is asked of a table beyond its form: the records that it gives, or ValueError.
+Check = Callable[[tuple[Record, ...]], tuple[Record, ...]]
 
 # No table is that long; more of a file is not read.
 MOST_BYTES = 1 << 22
@@ -44,10 +47,16 @@ def warn_once(mark: tuple[str, ...], message: str) -> None:
         warnings.warn(message, RecordWarning, stacklevel=3)
 
 
-def read_table(path: Path, strict: bool = False) -> tuple[Record, ...]:
+def as_written(records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """The check that asks nothing more."""
+    return records
+
+
+def read_table(path: Path, strict: bool = False, check: Check = as_written) -> tuple[Record, ...]:
     """The records in this file; none where there is no file, or none that can be used, which is said once.
 
-    A malformed one is set aside. `strict` raises what else there is to say, OSError or NewerFormat.
+    A malformed one, or one that does not pass the check, is set aside. `strict` raises what else there is to say,
+    OSError or NewerFormat.
     """
     try:
         with _opened(path) as file:
@@ -55,11 +64,11 @@ def read_table(path: Path, strict: bool = False) -> tuple[Record, ...]:
             if len(content) > MOST_BYTES:
                 raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes, as no table of records has")
             try:
-                return _placed(parse(content.decode()), path)
+                return check(_placed(parse(content.decode()), path))
             except NewerFormat:
                 raise
             except ValueError as error:
-                return () if _set_aside(path, file, error) else read_table(path, strict)
+                return () if _set_aside(path, file, error) else read_table(path, strict, check)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, NewerFormat, RecursionError) as error:
@@ -77,19 +86,14 @@ def table_path(folder: Path, gpu: str) -> Path:
     return folder / f"{gpu_slug(gpu)}.json"
 
 
-def read_record(folder: Path, key: Key) -> Record | None:
-    """The record of this very key in a variant's folder; None where there is none."""
-    return next((record for record in read_table(table_path(folder, key.gpu)) if record.key == key), None)
-
-
-def records_in(folder: Path) -> list[Record]:
+def records_in(folder: Path, check: Check = as_written) -> list[Record]:
     """The readable records of a variant's folder, of all GPU models."""
     found: list[Path] = []
     try:
         found += folder.glob("*.json")
     except OSError as error:
         warn_once(("unread", str(folder)), f"the folder of tuned records {folder} cannot be read ({error.strerror})")
-    return [record for path in sorted(found) for record in read_table(path)]
+    return [record for path in sorted(found) for record in read_table(path, check=check)]
 
 
 def report_old(folder: Path, variant: str) -> None:

@@ -1,7 +1,8 @@
 """Records as text: a table of JSON for one GPU and variant, a line each.
 
 What all of its records have in common, such as the GPU and the versions, is said once, in `shared`; a field that says
-nothing is left out.
+nothing is left out. This is about the form of a table alone: whether a kernel has a record's config, which only who
+runs it need know, says `flashgen.runtime.usable_records`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Bucket, Key, Record
-from flashgen.runtime.registry import checked
 
 # That of every table that is read; where a record is of packed sequences, which readers of the first one take for
 # malformed, a table is of the second.
@@ -128,7 +128,7 @@ def _record(line: object, shared: Mapping[str, Any]) -> Record:
     fields["bucket"] = Bucket.parse(fields["bucket"])
     key = Key(**{name: fields.pop(name) for name in (*_KEY, *_DIGESTS)})
     try:
-        config = checked(key.kernel, Config.parse(fields.pop("config")), key.bucket.packed)
+        config = Config.parse(fields.pop("config"))
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Record(key=key, config=config, **fields)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Key, Record
-from flashgen.tuning.cache import list_records, shipped_folders
+from flashgen.runtime.usable_records import usable
 from flashgen.tuning.outcome import timed
+from flashgen.tuning.stored import list_records, shipped_folders
 from flashgen.tuning.table import Table, load
 
 LIMIT = 1.02
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     tables = [load(path) for path in sorted(chosen.tables.glob("*.json"))]
     folders = shipped_folders(chosen.records) or [("", path) for path in sorted(chosen.records.glob("*"))]
-    records = [entry.record for entry in list_records(folders)]
+    records = [entry.record for entry in list_records(folders, usable)]
     found = list(agreements(tables, records))
     for one in found:
         print(one)

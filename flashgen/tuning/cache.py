@@ -1,4 +1,4 @@
-"""Writing, listing, clearing and exporting tuned records.
+"""Writing, clearing and shipping tuned records; `stored` lists them.
 
 A table of records is written whole or not at all, and concurrent writers lose nothing: each holds a lock beside the
 file while it reads it, merges its own and replaces it. Reading needs no lock, because a file is only ever replaced.
@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.lookup import NoCacheFolder, cache_folder, forget, shipped_in, user_root
-from flashgen.runtime.record_files import MOST_BYTES, read_table, records_in, table_path, warn_once
+from flashgen.runtime.lookup import forget
+from flashgen.runtime.record_files import MOST_BYTES, read_table, table_path
+from flashgen.runtime.record_folders import cache_folder, shipped_in
 from flashgen.runtime.record_table import NewerFormat, parse, to_text
 from flashgen.runtime.records import Key, Record
+from flashgen.runtime.usable_records import usable
+from flashgen.tuning.stored import Stored, list_records, own_root, user_folder
 
 LOCK_SECONDS = 60.0
 Table = dict[Key, Record]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A record and the file in which it lies. `source` is "user cache" or "shipped"."""
-
-    record: Record
-    path: Path
-    source: str
 
 
 def write_record(record: Record, folder: Path | None = None, replace: bool = False) -> Record:
@@ -54,23 +47,11 @@ def write_record(record: Record, folder: Path | None = None, replace: bool = Fal
     return _rewrite(path, merged)[record.key]
 
 
-def user_folder(variant: str) -> Path:
-    """The folder of the user's own records of a variant; EnvironmentProblem where there is none."""
-    return _user_root() / variant
-
-
-def _user_root() -> Path:
-    try:
-        return user_root()
-    except NoCacheFolder as error:
-        raise EnvironmentProblem(str(error)) from error
-
-
 def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
     """Replace a table by what `change` makes of it, alone with it; nothing is written where that is the same."""
     with _locked(path):
         _temporary(path).unlink(missing_ok=True)  # Of a writer that was killed.
-        before = {record.key: record for record in read_table(path, strict=True)}
+        before = {record.key: record for record in read_table(path, strict=True, check=usable)}
         after = change(before)
         if not after:
             path.unlink(missing_ok=True)
@@ -86,7 +67,7 @@ def _text(table: Table, path: Path) -> str:
     try:
         if len(text.encode()) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB; `flashgen cache clear` makes room")
-        parse(text)
+        usable(parse(text))
     except ValueError as error:
         raise EnvironmentProblem(f"{path} stays as it is: what is to be written could not be read ({error})") from error
     return text
@@ -140,58 +121,9 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def list_records(folders: Iterable[tuple[str, Path]] | None = None, **filters: str) -> list[Stored]:
-    """The records in these folders of variants, pairs of source and path; those of the user's cache when None.
-
-    Each filter names a field of Key and a pattern for its text: `list_records(variant="alibi", gpu="*H200*")`.
-    """
-    folders = user_folders() if folders is None else folders
-    return [
-        Stored(record, table_path(folder, record.key.gpu), source)
-        for source, folder in folders
-        for record in records_in(folder)
-        if _matches(record, filters)
-    ]
-
-
-def user_folders() -> list[tuple[str, Path]]:
-    """The folders of the user's own records, one for each variant."""
-    return [("user cache", path) for path in _folders(_user_root(), "*")]
-
-
-def shipped_folders(out: Path) -> list[tuple[str, Path]]:
-    """The folders of the records that are shipped with the packages in a folder."""
-    return [("shipped", path) for path in _folders(out, str(shipped_in(Path("*"))))]
-
-
-def _folders(root: Path, pattern: str) -> list[Path]:
-    try:
-        os.listdir(root)  # `glob` finds nothing where it may not look.
-        return sorted(path for path in root.glob(pattern) if path.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        warn_once(("unread", str(root)), f"the folder {root} cannot be searched for tuned records ({error.strerror})")
-        return []
-
-
-def find_record(text: str, folders: Iterable[tuple[str, Path]] | None = None) -> Stored:
-    """The one record whose name contains `text`; UsageError where there is none, or more than one.
-
-    Of those for one key it is that of the first folder, as for a call.
-    """
-    stored = [entry for entry in list_records(folders) if text in entry.record.key.name]
-    found = [*{entry.record.key: entry for entry in reversed(stored)}.values()][::-1]
-    if len(found) != 1:
-        names = ", ".join(entry.record.key.name for entry in found[:5]) or "none"
-        names += f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise UsageError(f"{len(found)} records match {text!r} ({names}); expected a text that one record's name has")
-    return found[0]
-
-
 def clear_records(**filters: str) -> int:
     """Delete the user's records that match, without a filter studies and all else too; return how many records went."""
-    root, gone = _user_root(), list_records(None, **filters)
+    root, gone = own_root(), list_records(None, usable, **filters)
     tables = {entry.path for entry in gone}
     try:
         for path in sorted(tables if filters else tables | {*_begun(root)}):
@@ -267,12 +199,3 @@ def _shipped_with(own: Table, beside: Identity, table: Table) -> Table:
 def is_of(key: Key, kernels: Identity) -> bool:
     """Whether a record with this key is of a module's kernels: of the same spec and the same text."""
     return (key.spec, key.templates) == (kernels.spec, kernels.templates.get(key.kernel))
-
-
-def _matches(record: Record, filters: Mapping[str, str]) -> bool:
-    for field, pattern in filters.items():
-        if not hasattr(record.key, field):
-            raise UsageError(f"a record has no field {field!r}; expected one of {', '.join(vars(record.key))}")
-        if not fnmatchcase(str(getattr(record.key, field)).lower(), pattern.lower()):
-            return False
-    return True

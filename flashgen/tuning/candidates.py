@@ -11,8 +11,8 @@ from flashgen.runtime.defaults import Default, portable_default
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.kernels.portable import ITEMSIZE
 from flashgen.runtime.lookup import neighbours
-from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of
+from flashgen.runtime.usable_records import read_record
 from flashgen.tuning.presets import LEAST_TRIALS, Preset
 from flashgen.tuning.prune import Compiled, prune
 from flashgen.tuning.space import Space, distance, search_space

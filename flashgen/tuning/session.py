@@ -14,9 +14,9 @@ from flashgen.printable import in_short
 from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default, built_in
-from flashgen.runtime.record_files import read_record
 from flashgen.runtime.record_table import MOST_LETTERS
 from flashgen.runtime.records import Record
+from flashgen.runtime.usable_records import read_record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.candidates import Candidates, group
 from flashgen.tuning.clocks import throttling

@@ -12,17 +12,18 @@ from typing import Any
 from flashgen.codegen import default_of, load_module, scheduled_kernels
 from flashgen.errors import TuningFailed
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import forget, shipped_in
+from flashgen.runtime.lookup import forget
+from flashgen.runtime.record_folders import shipped_in
 from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import TuneShape, Variant
 from flashgen.tuning import machine
-from flashgen.tuning.cache import user_folder
 from flashgen.tuning.crew import Crew
 from flashgen.tuning.host import Host
 from flashgen.tuning.outcome import Outcome
 from flashgen.tuning.presets import chosen
 from flashgen.tuning.session import Options, Session
 from flashgen.tuning.storage import opened_storage
+from flashgen.tuning.stored import user_folder
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.workloads import Workload, problems, workloads
 

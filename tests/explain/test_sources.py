@@ -13,8 +13,8 @@ from flashgen.errors import EnvironmentProblem
 from flashgen.explain.configs import used_configs
 from flashgen.explain.sources import device_named, traced
 from flashgen.runtime.config import Config
-from flashgen.runtime.lookup import shipped_in, user_root
 from flashgen.runtime.record_files import RecordWarning
+from flashgen.runtime.record_folders import shipped_in, user_root
 from flashgen.runtime.records import Record
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.cache import write_record

@@ -14,7 +14,7 @@ import torch
 from flex_beside_torch import by_torch
 
 from flashgen.flex import flex_attention, kept, kernels
-from flashgen.runtime.lookup import cache_folder
+from flashgen.runtime.record_folders import cache_folder
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -15,10 +15,12 @@ from flashgen.runtime import lookup as found_by
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.lookup import Lookup, NoCacheFolder, cache_folder, lookup
-from flashgen.runtime.record_files import RecordWarning, read_table, records_in, table_path
+from flashgen.runtime.lookup import Lookup, lookup
+from flashgen.runtime.record_files import RecordWarning, read_table, table_path
+from flashgen.runtime.record_folders import NoCacheFolder, cache_folder
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Device
+from flashgen.runtime.usable_records import usable_in
 
 pytestmark = pytest.mark.filterwarnings("ignore::flashgen.runtime.record_files.RecordWarning")
 DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
@@ -125,7 +127,7 @@ def test_a_cache_that_is_no_folder_is_survived(tmp_path, monkeypatch, kind):
         monkeypatch.setattr(type(root), "glob", refuses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordWarning)
-        assert ask(root) == "default" and records_in(root) == []
+        assert ask(root) == "default" and usable_in(root) == []
 
 
 def test_a_record_of_another_gpu_does_not_block_a_place(tmp_path, place):

@@ -16,10 +16,12 @@ from flashgen.runtime import lookup as found_by
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.lookup import Lookup, cache_folder, lookup
-from flashgen.runtime.record_files import RecordWarning, read_record, records_in, table_path
+from flashgen.runtime.lookup import Lookup, lookup
+from flashgen.runtime.record_files import RecordWarning, table_path
+from flashgen.runtime.record_folders import cache_folder
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Bucket, Device, Key, Record
+from flashgen.runtime.usable_records import read_record, usable_in
 
 DEFAULT = Config(BM=32, BN=32, num_warps=4, num_stages=1)
 TUNED = Config(BM=128, BN=64, num_warps=8, num_stages=3)
@@ -313,7 +315,7 @@ def test_damage_beside_good_tables_does_not_hide_them(tmp_path):
     bad = store(tmp_path, replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")))
     bad.write_text("{")
     with pytest.warns(RecordWarning):
-        assert records_in(tmp_path) == [RECORD]
+        assert usable_in(tmp_path) == [RECORD]
 
 
 # ---- the module's own lookup --------------------------------------------------------------------------------------

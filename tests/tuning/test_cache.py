@@ -13,19 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.errors import EnvironmentProblem, UsageError
+from flashgen.errors import EnvironmentProblem
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
-from flashgen.runtime.record_files import RecordWarning, read_record, read_table, records_in, table_path
+from flashgen.runtime.record_files import RecordWarning, read_table, table_path
 from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.runtime.usable_records import read_record, usable_in
 from flashgen.tuning.cache import (
     clear_records,
     export_records,
-    find_record,
-    list_records,
-    shipped_folders,
     write_record,
 )
+from flashgen.tuning.stored import find_record, list_records, shipped_folders
 
 KEY = Key(
     "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
@@ -98,7 +97,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
     for note in ("x" * 2001, "a\x1b[2J"):
         with pytest.raises(EnvironmentProblem, match="stays as it is"):
             write_record(replace(RECORD, key=replace(KEY, dtype="float16"), note=note), tmp_path)
-    assert records_in(tmp_path) == [RECORD]
+    assert usable_in(tmp_path) == [RECORD]
 
 
 def test_eight_writers_lose_nothing_and_tear_nothing(tmp_path):
@@ -110,7 +109,7 @@ def test_eight_writers_lose_nothing_and_tear_nothing(tmp_path):
     for writer in writers:
         writer.join(120)
     assert [writer.exitcode for writer in writers] == [0] * 8
-    records = records_in(tmp_path)
+    records = usable_in(tmp_path)
     assert len(records) == 8 * 6 + 1
     least = min(500.0 + (7 * number + 11 * turn) % 96 for number in range(8) for turn in range(6))
     assert read_record(tmp_path, KEY).median_us == least
@@ -163,23 +162,6 @@ def three(tmp_path, monkeypatch):
     return tmp_path / "tuned"
 
 
-def test_records_are_listed_by_patterns_of_their_key(three):
-    assert len(list_records()) == 3
-    assert [e.record.key.variant for e in list_records(gpu="*h200*")] == ["alibi", "causal"]
-    assert [e.record.key.gpu for e in list_records(variant="alibi", gpu="*H100")] == ["NVIDIA H100"]
-    assert len(list_records([("somewhere", three / "alibi")])) == 2
-    with pytest.raises(UsageError, match="no field 'colour'"):
-        list_records(colour="red")
-
-
-def test_one_record_is_found_by_a_text_of_its_name(three):
-    entry = find_record("h100/alibi")
-    assert (entry.path, entry.source) == (three / "alibi" / "nvidia-h100.json", "user cache")
-    for text, count in (("alibi", 2), ("softcap", 0)):
-        with pytest.raises(UsageError, match=f"^{count} records match"):
-            find_record(text)
-
-
 def test_clearing_takes_what_matches_and_then_all(three):
     write_record(replace(RECORD, key=replace(KEY, dtype="float16")))
     assert clear_records(dtype="float16") == 1
@@ -227,7 +209,7 @@ def test_who_clears_the_cache_beside_writers_takes_no_lock_from_them(three, monk
         clear_records()
         time.sleep(0.001)
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert len(records_in(three / "beside")) == 120
+    assert len(usable_in(three / "beside")) == 120
 
 
 def test_what_a_killed_writer_has_begun_goes_with_the_next(three):
@@ -277,7 +259,7 @@ def test_what_is_exported_leaves_no_record_of_other_kernels_beside_these(three, 
     write_record(before, out / "alibi" / "tuned")
     exported = export_records(list_records(variant="alibi", gpu="NVIDIA H200"), out)
     assert (exported.copied, exported.left_out) == ((RECORD,), (before,))
-    assert records_in(out / "alibi" / "tuned") == [RECORD]
+    assert usable_in(out / "alibi" / "tuned") == [RECORD]
 
 
 def test_what_has_no_package_is_not_exported(three, out):

@@ -17,8 +17,9 @@ from flashgen import spec
 from flashgen.codegen import generate, load_module
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.config import Config
-from flashgen.runtime.record_files import RecordWarning, read_record, table_path
+from flashgen.runtime.record_files import RecordWarning, table_path
 from flashgen.runtime.records import Record
+from flashgen.runtime.usable_records import read_record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.storage import journal_path
 from flashgen.tuning.study import search

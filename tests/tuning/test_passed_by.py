@@ -6,8 +6,8 @@ import pytest
 from test_session import BEST, DEFAULT, HALF, LONG, SHORT, Compilation, FakeTools, cache, session, workload
 
 from flashgen.runtime.config import Config
-from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Record
+from flashgen.runtime.usable_records import read_record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.passed_by import WORTH, passed_by
 from flashgen.tuning.presets import LEAST_TRIALS

@@ -17,8 +17,8 @@ from flashgen.codegen.registry import register_text, unregister_text
 from flashgen.compiling import Job, jobs_for
 from flashgen.explain import explain
 from flashgen.problems.problem import Problem
-from flashgen.runtime.record_files import read_record
 from flashgen.runtime.registry import kernel_of, register, unregister
+from flashgen.runtime.usable_records import read_record
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.tune import tune

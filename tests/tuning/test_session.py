@@ -11,8 +11,8 @@ from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import default_config, portable_default
 from flashgen.runtime.identity import Identity
-from flashgen.runtime.record_files import read_record
 from flashgen.runtime.records import Device, Record
+from flashgen.runtime.usable_records import read_record
 from flashgen.tuning.cache import write_record
 from flashgen.tuning.clocks import Observation
 from flashgen.tuning.outcome import Work
