@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from keyword import kwlist
 from typing import Any
@@ -97,6 +98,15 @@ def check_scale(scale: object) -> None:
         raise TypeError(f"scale is {type(scale).__name__}; expected a float")
 
 
+def scale_of(scale: float | None, head_dim: int) -> float:
+    """The factor of the dot products, 1/sqrt(head_dim) by default; ValueError for one that float32 does not hold."""
+    if scale is None:
+        return 1 / math.sqrt(head_dim)
+    if not abs(scale) <= torch.finfo(torch.float32).max:
+        raise ValueError(f"scale is {shown(scale)}; expected a finite number")
+    return scale
+
+
 def refuse_all_but_tensors(**tensors: object) -> None:
     """Refuse what is no tensor, by its name."""
     for name, tensor in tensors.items():
@@ -113,19 +123,21 @@ def refuse_unstrided(**tensors: torch.Tensor) -> None:
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
+    """The sizes of a call of attention(), its tensors checked against each other and against what kernels serve."""
+    sizes = agreeing_sizes(q, k, v, DTYPES)
+    for name, size in (("q", sizes.head_dim), ("v", sizes.v_head_dim)):
+        if not 1 <= size <= MAX_HEAD_DIM:
+            raise ValueError(f"{name} has head_dim {size}; expected 1 to {MAX_HEAD_DIM}")
+    for name, size in (("q", sizes.q_len), ("k", sizes.kv_len)):
+        if size > MAX_LENGTH:
+            raise ValueError(f"{name} has length {size}; expected at most {MAX_LENGTH}")
+    return sizes
+
+
+def agreeing_sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtypes: Sequence[torch.dtype]) -> Sizes:
     """The sizes of a call, its shapes, dtypes and devices checked against each other."""
     refuse_unstrided(q=q, k=k, v=v)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; expected 4 dimensions, [batch, heads, length, head_dim]"
-            )
-        if tensor.dtype not in DTYPES:
-            raise TypeError(f"{name} has dtype {tensor.dtype}; expected float16, bfloat16 or float32")
-        if tensor.dtype != q.dtype:
-            raise TypeError(f"{name} has dtype {tensor.dtype}; expected q's, {q.dtype}")
-        if tensor.device != q.device:
-            raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
+    _check_kinds(q, k, v, dtypes)
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len, v_head_dim = k.shape[1], k.shape[2], v.shape[3]
     if tuple(k.shape) != (batch, kv_heads, kv_len, head_dim):
@@ -140,13 +152,23 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
         )
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"q has {heads} heads and k has {kv_heads}; expected a multiple of k's")
-    for name, size in (("q", head_dim), ("v", v_head_dim)):
-        if not 1 <= size <= MAX_HEAD_DIM:
-            raise ValueError(f"{name} has head_dim {size}; expected 1 to {MAX_HEAD_DIM}")
-    for name, size in (("q", q_len), ("k", kv_len)):
-        if size > MAX_LENGTH:
-            raise ValueError(f"{name} has length {size}; expected at most {MAX_LENGTH}")
     return Sizes(batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim)
+
+
+def _check_kinds(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtypes: Sequence[torch.dtype]) -> None:
+    """Refuse other numbers of dimensions, dtypes and devices."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; expected 4 dimensions, [batch, heads, length, head_dim]"
+            )
+        if tensor.dtype not in dtypes:
+            *some, last = (str(each).removeprefix("torch.") for each in dtypes)
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected {', '.join(some)} or {last}")
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected q's, {q.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
 
 
 def check_longest(**lengths: int) -> None:
@@ -165,10 +187,23 @@ def check_input(
     `dims` is the shape as the spec writes it; `shape` has None for a dimension that this input defines. A dimension
     of `may_be_one` may have size 1, which then stands for all.
     """
+    if isinstance(tensor, torch.Tensor) and _is_ready(tensor, shape, dtype, q):
+        return tensor
+    return contiguous_last(name, fitting_input(name, tensor, dims, shape, dtype, q, may_be_one))
+
+
+def _is_ready(tensor: torch.Tensor, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor) -> bool:
+    alike = tensor.shape == shape and tensor.dtype == dtype and tensor.device == q.device
+    return alike and 1 in tensor.stride()[-1:]
+
+
+def fitting_input(
+    name: str, tensor: object, dims: str, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor,
+    may_be_one: Sequence[int] = (),
+) -> torch.Tensor:  # fmt: skip
+    """The same, its last dimension as it is."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is {type(tensor).__name__}; expected a torch.Tensor of shape {dims} and dtype {dtype}")
-    if tensor.shape == shape and tensor.dtype == dtype and tensor.device == q.device and 1 in tensor.stride()[-1:]:
-        return tensor
     refuse_unstrided(**{name: tensor})
     if tensor.dtype != dtype:
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected {dtype}")
@@ -184,7 +219,7 @@ def check_input(
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here {here}")
     if may_be_one:
         tensor = tensor.expand(*(-1 if want is None else want for want in shape))
-    return contiguous_last(name, tensor)
+    return tensor
 
 
 def check_scalar(name: str, value: Any, kind: type) -> Any:

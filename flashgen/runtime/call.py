@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import refuse_unstrided, shown, sizes_of
+from flashgen.runtime.arguments import refuse_unstrided, scale_of, sizes_of
 from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.sizes import Sizes
@@ -124,10 +124,7 @@ def _prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
             f"q is on {q.device}; expected a CUDA device (TRITON_INTERPRET=1, set before Python starts, runs it on "
             "the CPU)"
         )
-    if scale is None:
-        scale = 1 / math.sqrt(sizes.head_dim)
-    if not abs(scale) <= FLOAT32.max:
-        raise ValueError(f"scale is {shown(scale)}; expected a finite number")
+    scale = scale_of(scale, sizes.head_dim)
     # The kernels mask scores and take their maximum before they multiply by scale, which needs it to be positive.
     if abs(scale) < FLOAT32.tiny:
         q, scale = torch.zeros_like(q), 1.0

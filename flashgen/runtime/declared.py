@@ -52,12 +52,15 @@ class Input:
     pointer: str = field(init=False)
     # What callers call it.
     public: str = field(init=False)
+    # Its shape for people.
+    text: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", self.axes or tuple(range(len(self.dims))))
         object.__setattr__(self, "reads", names_of(self.shape))
         object.__setattr__(self, "pointer", f"{self.name}_ptr")
         object.__setattr__(self, "public", self.called or self.name)
+        object.__setattr__(self, "text", f"[{', '.join(self.dims)}]")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from flashgen.runtime.arguments import check_scalar
+from flashgen.runtime.arguments import DTYPES, agreeing_sizes, check_scalar, check_types, fitting_input, scale_of
+from flashgen.runtime.autocast import autocast
+from flashgen.runtime.conversions import as_dtype, over_batch
+from flashgen.runtime.declared import Input
 from flashgen.runtime.dispatch import PLAIN_TYPES, is_transformed
 from flashgen.runtime.dropout import without_dropped
+from flashgen.runtime.own_arguments import check_inputs
+from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.variant import Variant
 
 # formula(score, b, h, kv_h, q, k) -> (score, mask), all broadcasting to [batch, heads, q_len, kv_len].
 Formula = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+def check_reference(
+    variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: Sequence[torch.Tensor | None] = (),
+    params: Sequence[Any] = (), *, scale: float | None,
+) -> None:  # fmt: skip
+    """Refuse what attention() refuses, in the same words, but for what kernels alone cannot do.
+
+    So it may be float64, of any head_dim, and inputs may be floats of any dtype.
+    """
+    check_types(q, k, v, scale, None, variant.called, inputs)
+    scalars = dict(zip((each.name for each in variant.params), checked_params(variant, *params), strict=False))
+    q, k, v = autocast(q, k, v)
+    sizes = agreeing_sizes(q, *over_batch(q, k, v), (*DTYPES, torch.float64))
+    scale_of(scale, sizes.head_dim)
+    if not (q.numel() and sizes.kv_len):
+        return  # No pair reads an input.
+    declared = [_as_given(each, tensor) for each, tensor in zip(variant.inputs, inputs, strict=True)]
+    tensors = [as_dtype(tensor, each.dtype) for each, tensor in zip(declared, inputs, strict=True)]
+    check_inputs(declared, q, sizes, tensors, scalars, _as_formulas_read)
+
+
+def _as_formulas_read(
+    declared: Input, given: Any, shape: Sequence[int | None], q: torch.Tensor, sizes: Sizes
+) -> torch.Tensor:  # fmt: skip
+    """An input that fits. A short sequence of a batch reads those of the longest, also where it alone has nothing."""
+    shape = [size if size is None or size > 0 else None for size in shape]
+    return fitting_input(declared.public, given, declared.text, shape, declared.dtype, q, declared.may_be_one)
+
+
+def _as_given(declared: Input, tensor: torch.Tensor | None) -> Input:
+    """The declaration of an input, of the caller's dtype where both are floats."""
+    if tensor is None or not (tensor.is_floating_point() and declared.dtype.is_floating_point):
+        return declared
+    return replace(declared, dtype=tensor.dtype)
 
 
 def checked_params(variant: Variant, *params: Any) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -86,11 +86,24 @@ def _checked(
     return own, {**given, **{each.pointer: tensor for each, tensor in zip(declared, ready, strict=True)}}
 
 
+# Of the declaration of an input, what is given for it, the shape that it should have, q and the sizes of the call.
+InputCheck = Callable[[Input, Any, Sequence[int | None], torch.Tensor, Sizes], torch.Tensor]
+
+
+def as_kernels_read(
+    declared: Input, given: Any, shape: Sequence[int | None], q: torch.Tensor, sizes: Sizes
+) -> torch.Tensor:  # fmt: skip
+    """An input that fits, its last dimension contiguous; a dimension that comes to nothing leaves nothing to read."""
+    if _has_all_dims(given, declared):
+        _refuse_empty(declared, shape, q, sizes)
+    return check_input(declared.public, given, declared.text, shape, declared.dtype, q, declared.may_be_one)
+
+
 def check_inputs(
     declared: Sequence[Input], q: torch.Tensor, sizes: Sizes, tensors: Sequence[torch.Tensor | None],
-    params: Mapping[str, Any],
+    params: Mapping[str, Any], check: InputCheck = as_kernels_read,
 ) -> tuple[list[torch.Tensor | None], dict[str, int]]:  # fmt: skip
-    """The inputs as kernels read them, what stands in for None included, and the dimensions that they bind.
+    """The inputs as they are read, what stands in for None included, and the dimensions that they bind.
 
     Raises ValueError or TypeError for one that does not fit the sizes of the call.
     """
@@ -106,10 +119,7 @@ def check_inputs(
         bound |= here
         known |= here
         shape = each.shape(*(known[name] for name in each.reads))
-        if _has_all_dims(given, each):
-            _refuse_empty(each, shape, q, sizes)
-        text = f"[{', '.join(each.dims)}]"
-        ready.append(check_input(each.public, given, text, shape, each.dtype, q, each.may_be_one))
+        ready.append(check(each, given, shape, q, sizes))
     return ready, bound
 
 

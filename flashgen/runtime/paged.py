@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, refuse_unstrided, shown
+from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, refuse_unstrided, scale_of
 from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
@@ -188,10 +187,7 @@ def layout_of(
     check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=longest)
     if total_q * heads > INT32:
         raise ValueError(f"q has {total_q} x {heads} rows; expected at most {INT32}")
-    if scale is None:
-        scale = 1 / math.sqrt(head_dim)
-    if not abs(scale) <= FLOAT32.max:
-        raise ValueError(f"scale is {shown(scale)}; expected a finite number")
+    scale = scale_of(scale, head_dim)
     scales = (*scale_strides("k_scale", k_scale, pages), *scale_strides("v_scale", v_scale, v_pages))
     q_strides = (heads * head_dim, head_dim) if q.stride(-1) != 1 or scale < 0 else q.stride()[:2]
     return PagedLayout(

@@ -32,7 +32,7 @@ from flashgen.runtime.defaults import (
 )
 from flashgen.runtime.differentiable import attention_operator
 from flashgen.runtime.dropout import DROPOUT_P, DROPOUT_SEED, dropout_of, kept_mask
-from flashgen.runtime.eager import checked_params, eager_attention
+from flashgen.runtime.eager import check_reference, checked_params, eager_attention
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups
 from flashgen.runtime.planning_paged import paged_plan
@@ -66,6 +66,7 @@ __all__ = [
     "attention_operator",
     "beside_pairs",
     "built_in",
+    "check_reference",
     "checked_params",
     "default_backward_kv_config",
     "default_backward_q_config",

@@ -212,6 +212,7 @@ def plan_paged(
 
 def reference(q, k, v, *, slopes=None, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, inputs=(slopes,), scale=scale)
     if slopes is None:
         slopes = runtime.alibi_slopes(q.shape[1], q.device)
 

@@ -233,6 +233,7 @@ def plan(q, k, v, *, block_mask, config=None):
 
 def reference(q, k, v, *, block_mask, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, inputs=(block_mask,), scale=scale)
     batch = q.shape[0]
     heads = q.shape[1]
     q_len = q.shape[2]

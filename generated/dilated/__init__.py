@@ -211,6 +211,7 @@ def plan(q, k, v, *, config=None):
 
 def reference(q, k, v, *, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, scale=scale)
 
     def formula(score, b, h, kv_h, q, k):
         t0 = q - k

@@ -230,6 +230,7 @@ def plan(q, k, v, *, doc, config=None):
 
 def reference(q, k, v, *, doc, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, inputs=(doc,), scale=scale)
     doc = runtime.as_dtype(doc, torch.int32)
 
     def formula(score, b, h, kv_h, q, k):

@@ -231,6 +231,7 @@ def plan(q, k, v, *, is_global, config=None):
 
 def reference(q, k, v, *, is_global, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, inputs=(is_global,), scale=scale)
     is_global = runtime.as_dtype(is_global, torch.bool)
 
     def formula(score, b, h, kv_h, q, k):

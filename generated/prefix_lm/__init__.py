@@ -197,6 +197,7 @@ def plan_paged(
 
 def reference(q, k, v, *, prefix=1024, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, params=(prefix,), scale=scale)
     (prefix,) = runtime.checked_params(VARIANT, prefix)
 
     def formula(score, b, h, kv_h, q, k):

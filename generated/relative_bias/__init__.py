@@ -206,6 +206,7 @@ def plan_paged(
 
 def reference(q, k, v, *, rel, scale=None, return_lse=False, return_max=False):
     """The same in eager PyTorch, the whole score matrix in memory; in float64 where q is float64."""
+    runtime.check_reference(VARIANT, q, k, v, inputs=(rel,), scale=scale)
 
     def formula(score, b, h, kv_h, q, k):
         return score + rel[h, (q - k).clamp(-64, 64) + 64].to(score.dtype), None

@@ -162,12 +162,34 @@ def test_a_bad_input_says_what_came_and_what_fits(gallery_module: Callable[[str]
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", [name for name, (variant, *_) in INPUTS.items() if variant == "prefix_lm"])
-def test_the_reference_refuses_the_same_params(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+# What kernels alone cannot do, and what is no argument of a reference.
+OF_KERNELS = {"float64", "head_dim 0", "v_head_dim 513"} | {name for name in CALLS if name.startswith("config")}
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in OF_KERNELS])
+def test_the_reference_refuses_the_same_calls(gallery_module: Callable[[str], ModuleType], name: str) -> None:
+    changed, exception, message = CALLS[name]
+    with pytest.raises(exception) as caught:
+        gallery_module("causal").reference(**({"q": Q, "k": K, "v": V} | changed))
+    assert str(caught.value) == message.replace("bfloat16 or float32", "bfloat16, float32 or float64")
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_reference_refuses_the_same_inputs(gallery_module: Callable[[str], ModuleType], name: str) -> None:
     variant, own, exception, message = INPUTS[name]
     with pytest.raises(exception) as caught:
         gallery_module(variant).reference(Q, K, V, **own)
     assert str(caught.value) == message
+
+
+def test_the_reference_takes_wider_floats_and_wider_heads(gallery_module: Callable[[str], ModuleType]) -> None:
+    q, k, v = (tensor[..., :1].double().expand(-1, -1, -1, 520) for tensor in (Q, K, V))
+    slopes = torch.ones(4, dtype=torch.float64, device=DEVICE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = gallery_module("alibi").reference(q, k, v, slopes=torch.stack([slopes, slopes], -1)[:, 0])
+        assert gallery_module("alibi").reference(q, k[:1], v[:1]).shape == out.shape
+    assert (out.dtype, out.shape) == (torch.float64, q.shape)
 
 
 def test_arguments_that_do_not_exist_or_are_missing(gallery_module: Callable[[str], ModuleType]) -> None:
