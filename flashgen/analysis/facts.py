@@ -16,8 +16,9 @@ from flashgen.lang.learned import Placement, placement
 from flashgen.lang.linear import linear
 from flashgen.lang.log2 import Logits, logits, slope
 from flashgen.lang.monotone import increasing_in_q
-from flashgen.lang.nodes import Expr, Gather, const, op, variables, walk
+from flashgen.lang.nodes import Expr, Gather, const, op
 from flashgen.lang.tiles import TileTruth, tile_truth
+from flashgen.lang.traversal import variables, walk
 from flashgen.lang.variables import BATCH, LAST_KEY, B, Q, is_uniform
 from flashgen.spec.variant import Input, Variant
 

@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
-from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, indices, op, transform, walk
+from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, op
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.traversal import indices, transform, walk
 from flashgen.lang.variables import K_FIRST
 
 Level = frozenset[str]

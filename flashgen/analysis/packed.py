@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, Var, var, variables
+from flashgen.lang.nodes import Expr, Type, Var, var
+from flashgen.lang.traversal import variables
 from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN
 from flashgen.spec.variant import Input
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type, op, rebuild, variables, walk
+from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type, op
+from flashgen.lang.traversal import rebuild, variables, walk
 
 
 def with_quotients(root: Expr) -> Expr:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from flashgen.analysis.facts import Facts
 from flashgen.lang.fold import fold
-from flashgen.lang.nodes import Gather, const, op, substitute, variables
+from flashgen.lang.nodes import Gather, const, op
+from flashgen.lang.traversal import substitute, variables
 from flashgen.lang.variables import KV_LEN, Q_LEN, K, Q
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from flashgen.analysis.levels import ONCE, level
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Op, Type, indices, op, transform
+from flashgen.lang.nodes import Const, Expr, Op, Type, op
+from flashgen.lang.traversal import indices, transform
 
 # Up to which size floor_div_by of runtime/device/reciprocals.py divides.
 LARGEST = 2**29 - 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type
 from flashgen.lang.powers import factors, is_of_two
+from flashgen.lang.traversal import walk
 from flashgen.lang.variables import K
 
 # Of many instructions, with branches for the ends of their range.

@@ -8,7 +8,8 @@ from functools import cached_property
 from flashgen.analysis.facts import Facts, facts_of
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.log2 import Logits
-from flashgen.lang.nodes import Expr, substitute
+from flashgen.lang.nodes import Expr
+from flashgen.lang.traversal import substitute
 from flashgen.lang.variables import ROW_H, H
 from flashgen.spec.variant import Variant
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flashgen.lang.fold import simplify
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Op, Type, op, transform
+from flashgen.lang.nodes import Const, Expr, Op, Type, op
+from flashgen.lang.traversal import transform
 
 _BELOW_ZERO, _ABOVE_ZERO = frozenset({"lt", "le"}), frozenset({"gt", "ge"})
 

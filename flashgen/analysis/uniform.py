@@ -9,8 +9,9 @@ from flashgen.lang.evaluate import Value, evaluator
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import steps_with_each
-from flashgen.lang.nodes import TRUE, Expr, Gather, indices, inputs, op, substitute, transform, variables, walk
+from flashgen.lang.nodes import TRUE, Expr, Gather, op
 from flashgen.lang.places import one_place
+from flashgen.lang.traversal import indices, inputs, substitute, transform, variables, walk
 from flashgen.lang.variables import K_FIRST, Q_FIRST, K, Q
 from flashgen.spec.variant import Variant
 

@@ -7,7 +7,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.codegen.pairwise import Pairwise
-from flashgen.lang.nodes import TRUE, variables
+from flashgen.lang.nodes import TRUE
+from flashgen.lang.traversal import variables
 from flashgen.lang.variables import SCORE
 from flashgen.problems.calls import Call
 from flashgen.problems.problem import Problem

@@ -13,8 +13,9 @@ from flashgen.codegen.pairs import Function
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.magnitudes import is_finite
-from flashgen.lang.nodes import Expr, const, op, substitute
+from flashgen.lang.nodes import Expr, const, op
 from flashgen.lang.show import show
+from flashgen.lang.traversal import substitute
 from flashgen.lang.variables import Q_FIRST, Q_START
 from flashgen.spec.variant import Variant
 

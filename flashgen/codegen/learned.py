@@ -15,8 +15,9 @@ from flashgen.lang.fold import fold
 from flashgen.lang.learned import Own, Placement, Sharing, steps_with_each
 from flashgen.lang.log2 import of_qk, slope
 from flashgen.lang.magnitudes import is_finite
-from flashgen.lang.nodes import TRUE, Expr, Gather, const, inputs
+from flashgen.lang.nodes import TRUE, Expr, Gather, const
 from flashgen.lang.show import show
+from flashgen.lang.traversal import inputs
 from flashgen.lang.variables import is_uniform
 from flashgen.spec.variant import Variant
 

@@ -16,8 +16,9 @@ from flashgen.lang.bounds import KeyRange
 from flashgen.lang.intervals import INT32, MAX_LENGTH
 from flashgen.lang.linear import expression, linear
 from flashgen.lang.monotone import increasing_in_q
-from flashgen.lang.nodes import Expr, Type, const, op, substitute, walk
+from flashgen.lang.nodes import Expr, Type, const, op
 from flashgen.lang.tiles import CORNERS
+from flashgen.lang.traversal import substitute, walk
 from flashgen.lang.variables import K, Q
 
 # A position and some tiles.

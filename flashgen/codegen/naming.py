@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flashgen.codegen.words import begun_with_a_letter, inner_name
-from flashgen.lang.nodes import Expr, Gather, Index, Var, gather, index, rebuild, var, walk
+from flashgen.lang.nodes import Expr, Gather, Index, Var, gather, index, var
+from flashgen.lang.traversal import rebuild, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts, facts_of
 from flashgen.analysis.packed import length_along
-from flashgen.lang.nodes import Expr, Gather, Var, gather, op, rebuild, walk
+from flashgen.lang.nodes import Expr, Gather, Var, gather, op
+from flashgen.lang.traversal import rebuild, walk
 from flashgen.lang.variables import BATCH, BEGIN_K, BEGIN_Q, KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q
 from flashgen.spec.variant import Dim, Input, Variant
 

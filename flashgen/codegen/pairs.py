@@ -12,8 +12,9 @@ from flashgen.analysis.levels import level
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import factored
-from flashgen.lang.nodes import TRUE, Expr, Gather, variables, walk
+from flashgen.lang.nodes import TRUE, Expr, Gather
 from flashgen.lang.show import show
+from flashgen.lang.traversal import variables, walk
 
 # What is at hand by name: the expression, and the name.
 Given = Mapping[Expr, str]

@@ -22,7 +22,8 @@ from flashgen.codegen.naming import inner, inner_names
 from flashgen.codegen.reference import expanded_shape
 from flashgen.emit.eager_nodes import Guard
 from flashgen.emit.torch import emit
-from flashgen.lang.nodes import Expr, Gather, inputs, variables
+from flashgen.lang.nodes import Expr, Gather
+from flashgen.lang.traversal import inputs, variables
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from flashgen.analysis.facts import facts_of
 from flashgen.emit.eager_signs import POSITIVE_SIZES
 from flashgen.emit.torch import emit
 from flashgen.lang.branches import with_tame_branches
-from flashgen.lang.nodes import TRUE, Expr, Gather, Index, Type, inputs, variables
+from flashgen.lang.nodes import TRUE, Expr, Gather, Index, Type
+from flashgen.lang.traversal import inputs, variables
 from flashgen.lang.vocabulary import VARYING
 from flashgen.spec.variant import Input, Variant
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import argument_lines
 from flashgen.emit.eager_nodes import literal
-from flashgen.lang.nodes import variables
+from flashgen.lang.traversal import variables
 from flashgen.lang.variables import KV_LEN, Q_LEN
 from flashgen.spec.keywords import keyword_names
 from flashgen.spec.variant import Variant

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from flashgen.emit.eager_nodes import EagerWriter
 from flashgen.lang.infix import Text, binary, read
-from flashgen.lang.nodes import Expr, Index, Reduction, indices, walk
+from flashgen.lang.nodes import Expr, Index, Reduction
+from flashgen.lang.traversal import indices, walk
 
 _STEPS = {"any": "|", "all": "&", "sum": "+"}
 

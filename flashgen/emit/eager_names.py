@@ -11,8 +11,9 @@ from flashgen.emit.eager_extrema import reads_second_again
 from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
 from flashgen.lang.magnitudes import may_pass_64_bits
-from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var, walk
+from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Type, Var
 from flashgen.lang.partials import is_tensor
+from flashgen.lang.traversal import walk
 
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
 # A text that would name more values than this is taken apart.

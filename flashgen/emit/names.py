@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flashgen.analysis.levels import ONCE, ROW, Level, is_reduction, level
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var, variables
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var
+from flashgen.lang.traversal import variables
 
 # The first and the last query of the tile at hand where the loop walks along queries, and the head of each row where
 # heads share a tile: the kernel calls them as it does elsewhere.

@@ -8,7 +8,8 @@ from flashgen.emit.eager import EagerStatements
 from flashgen.emit.eager_names import eager_names
 from flashgen.emit.eager_nodes import EagerWriter, Guard, MayLack, Wraps
 from flashgen.emit.fragments import Fragment
-from flashgen.lang.nodes import Expr, walk
+from flashgen.lang.nodes import Expr
+from flashgen.lang.traversal import walk
 
 
 def emit(

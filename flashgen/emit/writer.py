@@ -14,8 +14,9 @@ from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, indices, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const
 from flashgen.lang.parse import BINDING
+from flashgen.lang.traversal import indices, walk
 from flashgen.lang.variables import BATCH
 
 _LOADED_AS = {

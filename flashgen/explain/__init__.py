@@ -16,7 +16,8 @@ from flashgen.explain.inputs import Inputs
 from flashgen.explain.picture import Panel
 from flashgen.explain.scores import ScorePanel, look_at
 from flashgen.explain.tiles import count
-from flashgen.lang.nodes import Expr, inputs
+from flashgen.lang.nodes import Expr
+from flashgen.lang.traversal import inputs
 from flashgen.problems.elements import empty_dims
 from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Variant

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from flashgen.lang.nodes import Expr, Gather, Var, const, inputs, walk
+from flashgen.lang.nodes import Expr, Gather, Var, const
+from flashgen.lang.traversal import inputs, walk
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.draws import drawn_as
 from flashgen.problems.problem import Problem

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from flashgen.lang.fold import fold
-from flashgen.lang.nodes import Expr, Op, op, walk
+from flashgen.lang.nodes import Expr, Op, op
+from flashgen.lang.traversal import walk
 from flashgen.lang.variables import QK
 
 

@@ -15,8 +15,9 @@ from functools import reduce
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op, substitute, variables, walk
+from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.traversal import substitute, variables, walk
 from flashgen.lang.variables import KV_LEN, LAST_KEY, Q_LEN, K, Q
 
 # Comparisons are solved where all that they add up stays below this.

@@ -14,7 +14,8 @@ from functools import reduce
 from flashgen.lang.fold import simplify
 from flashgen.lang.intervals import assumed
 from flashgen.lang.magnitudes import is_tame, keeps_finite
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, indices, inputs, op, rebuild, variables, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, op
+from flashgen.lang.traversal import indices, inputs, rebuild, variables, walk
 
 # Their first operand does no harm.
 _DIVISIONS = frozenset({"truediv", "mod", "floordiv"})

@@ -9,21 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.lang.fold import fold, simplify
-from flashgen.lang.nodes import (
-    Expr,
-    Gather,
-    Index,
-    Reduction,
-    Type,
-    const,
-    indices,
-    op,
-    reduction,
-    walk,
-)
+from flashgen.lang.nodes import Expr, Gather, Index, Reduction, Type, const, op, reduction
 from flashgen.lang.partials import ZERO, partials
 from flashgen.lang.products import ONE, product
 from flashgen.lang.shares import Partial, Share, as_one, value
+from flashgen.lang.traversal import indices, walk
 from flashgen.lang.variables import SCORE
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, indices, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var
+from flashgen.lang.traversal import indices, walk
 
 Value = bool | int | float
 _MASK, _SIGN = 2**64 - 1, 2**63

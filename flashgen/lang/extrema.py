@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, indices, inputs, op, transform, variables, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
+from flashgen.lang.traversal import indices, inputs, transform, variables, walk
 
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from flashgen.lang.evaluate import apply
-from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Reduction, Type, const, indices, op, transform
+from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Reduction, Type, const, op
+from flashgen.lang.traversal import indices, transform
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 

@@ -15,8 +15,9 @@ from flashgen.lang.floats import FLOAT_RULES, constant, truncated, whole
 from flashgen.lang.fold import simplify
 from flashgen.lang.interval import ANYTHING, BOOLEAN, INT32, INT64, Interval, corners
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op, variables, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op
 from flashgen.lang.short_floors import with_short_floors
+from flashgen.lang.traversal import variables, walk
 from flashgen.lang.variables import KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q, Q
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.

@@ -14,23 +14,9 @@ from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.linear import Linear, expression, linear
-from flashgen.lang.nodes import (
-    COMPARISONS,
-    FALSE,
-    TRUE,
-    Expr,
-    Gather,
-    Op,
-    Type,
-    const,
-    inputs,
-    op,
-    substitute,
-    transform,
-    var,
-    variables,
-)
+from flashgen.lang.nodes import COMPARISONS, FALSE, TRUE, Expr, Gather, Op, Type, const, op, var
 from flashgen.lang.places import one_place
+from flashgen.lang.traversal import inputs, substitute, transform, variables
 from flashgen.lang.variables import K_FIRST, KV_LEN, Q_FIRST, Q_LEN, B, H, K, Q
 
 _DISTANCE = var("q - k", Type.INT)  # no name of the language, so that it meets none

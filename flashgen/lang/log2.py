@@ -29,19 +29,9 @@ from flashgen.lang.bounds import always
 from flashgen.lang.fold import fold
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.magnitudes import is_beyond, magnitude
-from flashgen.lang.nodes import (
-    Const,
-    Expr,
-    Op,
-    Type,
-    const,
-    op,
-    substitute,
-    transform,
-    variables,
-    walk,
-)
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
 from flashgen.lang.scaling import ONE, scaled, times
+from flashgen.lang.traversal import substitute, transform, variables, walk
 from flashgen.lang.variables import Q_FIRST, QK, SCALE, SCORE, K, is_uniform
 
 LOG2E = const(math.log2(math.e))

@@ -16,7 +16,8 @@ from fractions import Fraction
 
 from flashgen.lang.floats import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.intervals import assumed
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var
+from flashgen.lang.traversal import walk
 from flashgen.lang.vocabulary import MEANINGS
 
 _SCORE, _ONE_NUMBER, _INTEGER, _WIDE_INTEGER = 1e4, 1e3, 2.0**31, 2.0**63

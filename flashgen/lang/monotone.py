@@ -6,8 +6,9 @@ from collections.abc import Generator
 
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import linear
-from flashgen.lang.nodes import Expr, Op, variables
+from flashgen.lang.nodes import Expr, Op
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.traversal import variables
 from flashgen.lang.variables import Q
 
 

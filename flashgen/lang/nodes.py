@@ -7,10 +7,10 @@ subexpressions stay shared, and any pass may memoise on the node itself. Build t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 
 class Type(Enum):
@@ -204,99 +204,3 @@ def _result_type(name: str, args: tuple[Expr, ...]) -> Type:
 
 
 TRUE, FALSE = const(True), const(False)
-
-
-def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
-    """Every node below the roots, each once, operands before their users; not those below a node of `to`."""
-    seen: set[Expr] = set()
-    stack = [*reversed(roots)]
-    while stack:
-        node = stack[-1]
-        waiting = [] if node in seen or node in to else [child for child in node.children if child not in seen]
-        if waiting:
-            stack += reversed(waiting)
-            continue
-        stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-
-
-@dataclass(frozen=True)
-class _Reads:
-    """What a node reads: its variables, its input tensors, and the indices of reductions that it stands inside."""
-
-    variables: frozenset[str] = frozenset()
-    inputs: frozenset[str] = frozenset()
-    indices: frozenset[Index] = frozenset()
-
-
-_reads: WeakKeyDictionary[Expr, _Reads] = WeakKeyDictionary()
-
-
-def variables(*roots: Expr) -> frozenset[str]:
-    """The names of the variables that the expressions read."""
-    return frozenset().union(*(_read(root).variables for root in roots))
-
-
-def inputs(*roots: Expr) -> frozenset[str]:
-    """The names of the input tensors that the expressions read."""
-    return frozenset().union(*(_read(root).inputs for root in roots))
-
-
-def indices(*roots: Expr) -> frozenset[Index]:
-    """The indices that the expressions read, but for those of reductions within them: empty where they have a value."""
-    return _own_index(*roots).union(*(_read(root).indices for root in roots))
-
-
-def _own_index(*nodes: Expr) -> frozenset[Index]:
-    """The nodes that are indices: what is kept of an index does not name it, and so does not keep it."""
-    return frozenset(node for node in nodes if isinstance(node, Index))
-
-
-def _read(root: Expr) -> _Reads:
-    if root not in _reads:
-        for node in walk(root, to=_reads):
-            if node not in _reads:
-                _reads[node] = _own_reads(node)
-    return _reads[root]
-
-
-def _own_reads(node: Expr) -> _Reads:
-    """What a node reads, of which its children know theirs."""
-    named = frozenset([node.name]) if isinstance(node, Var) else frozenset()
-    read = frozenset([node.input]) if isinstance(node, Gather) else frozenset()
-    below = [_reads[child] for child in node.children]
-    counted = _own_index(*node.children).union(*(each.indices for each in below))
-    counted -= {node.index} if isinstance(node, Reduction) else set()
-    return _Reads(named.union(*(b.variables for b in below)), read.union(*(b.inputs for b in below)), counted)
-
-
-def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
-    """The same node over other children."""
-    if children == node.children:
-        return node
-    if isinstance(node, Gather):
-        return gather(node.input, children, node.type)
-    if isinstance(node, Op):
-        return op(node.name, *children)
-    if isinstance(node, Index):
-        return index(node.word, *children)
-    if isinstance(node, Reduction):
-        assert isinstance(children[0], Index), "an index gives way to nothing but an index"
-        return reduction(node.name, children[0], children[1])
-    return node
-
-
-def transform(root: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Rewrite bottom-up: `rule` sees each node once, its children already rewritten."""
-    done: dict[Expr, Expr] = {}
-    for node in walk(root):
-        children = tuple([done[child] for child in node.children])
-        done[node] = rule(node if children == node.children else rebuild(node, children))
-    return done[root]
-
-
-def substitute(root: Expr, replacements: dict[Expr, Expr]) -> Expr:
-    """Replace whole nodes (variables, usually) by other expressions of the same type."""
-    return transform(root, lambda node: replacements.get(node, node))

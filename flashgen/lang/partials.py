@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import FALSE, Expr, Op, const, inputs, op, variables
+from flashgen.lang.nodes import FALSE, Expr, Op, const, op
 from flashgen.lang.products import ONE, Product, product
 from flashgen.lang.shares import Partial
+from flashgen.lang.traversal import inputs, variables
 from flashgen.lang.vocabulary import VARYING
 
 ZERO = const(0.0)

@@ -9,10 +9,11 @@ from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import INT32, assumed
 from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.magnitudes import is_surely_finite
-from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Type, const, op, variables
+from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Type, const, op
 from flashgen.lang.short_floors import with_short_floors
 from flashgen.lang.tile_rules import UNKNOWN, Ends, Range
 from flashgen.lang.tiles import Tiles, all_of, below_infinity
+from flashgen.lang.traversal import variables
 
 # Functions that never fall where their argument rises, over all floats or over those above 0.
 _RISING = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf"})

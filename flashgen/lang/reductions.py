@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Expr, Gather, Index, Reduction, index, inputs, op, reduction, substitute, walk
-from flashgen.lang.nodes import variables as variables_of
+from flashgen.lang.nodes import Expr, Gather, Index, Reduction, index, op, reduction
+from flashgen.lang.traversal import inputs, substitute, walk
+from flashgen.lang.traversal import variables as variables_of
 from flashgen.lang.vocabulary import PER_SEQUENCE, VARYING
 
 JOINED = {"any": "or", "all": "and", "sum": "add"}

@@ -10,8 +10,9 @@ from collections.abc import Collection, Generator
 from flashgen.lang.addends import reading_score
 from flashgen.lang.fold import fold
 from flashgen.lang.magnitudes import is_beyond, is_held
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, rebuild
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.traversal import rebuild
 from flashgen.lang.variables import is_uniform
 
 ONE = const(1.0)

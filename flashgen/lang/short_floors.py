@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, substitute, transform, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
+from flashgen.lang.traversal import substitute, transform, walk
 
 # What keeps an integer where a comparison with a constant holds, and how far from that.
 _LIMITS = {"ge": ("max", 0), "gt": ("max", 1), "le": ("min", 0), "lt": ("min", -1)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashgen.lang.infix import Text, binary, call, number, prefix
-from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, walk
+from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Gather, Index, Op, Reduction, Type, Var, const
+from flashgen.lang.traversal import walk
 
 SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",

@@ -11,9 +11,10 @@ import math
 from collections.abc import Generator, Sequence
 
 from flashgen.lang.derivative import ZERO, derivatives
-from flashgen.lang.nodes import Const, Expr, Gather, Op, indices, op, rebuild, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, op
 from flashgen.lang.products import Product, product
 from flashgen.lang.recursion import Recursion
+from flashgen.lang.traversal import indices, rebuild, walk
 from flashgen.lang.variables import SCORE
 
 # A cap that is no binary fraction leaves a factor beside 1.

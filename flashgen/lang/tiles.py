@@ -31,10 +31,9 @@ from flashgen.lang.nodes import (
     gather,
     op,
     reduction,
-    variables,
-    walk,
 )
 from flashgen.lang.tile_rules import RULES, UNKNOWN, Ends, Range, ordered
+from flashgen.lang.traversal import variables, walk
 from flashgen.lang.variables import K_FIRST, K_LAST, Q_FIRST, Q_LAST, K, Q
 
 # Where each of a pair's positions begins and ends.

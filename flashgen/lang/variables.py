@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Expr, Type, const, op, var, variables
+from flashgen.lang.nodes import Expr, Type, const, op, var
+from flashgen.lang.traversal import variables
 
 
 def _integer(name: str) -> Expr:

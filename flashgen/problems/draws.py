@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import combinations, product
 
 from flashgen.lang.evaluate import Value, evaluator
-from flashgen.lang.nodes import inputs
+from flashgen.lang.traversal import inputs
 from flashgen.spec.variant import Input, Variant
 
 POSITIVE, SWITCH = "positive", "0 or 1"

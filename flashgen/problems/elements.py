@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.nodes import variables
 from flashgen.lang.reductions import counted_sizes
+from flashgen.lang.traversal import variables
 from flashgen.problems.problem import Problem
 from flashgen.problems.sizes import input_sizes
 from flashgen.spec.variant import Dim, Input, Variant

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from flashgen.analysis.packed import is_packed
-from flashgen.lang.nodes import variables
+from flashgen.lang.traversal import variables
 from flashgen.problems.calls import Call, Own, draw_own
 from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var, variables, walk
+from flashgen.lang.nodes import COMPARISONS, Expr, Gather, Op, Var
+from flashgen.lang.traversal import variables, walk
 from flashgen.spec.variant import Input, Sample, Variant
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flashgen.lang.nodes import variables
+from flashgen.lang.traversal import variables
 from flashgen.spec.variant import Variant
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from flashgen.errors import SpecError
 from flashgen.lang.check import Scope, TensorType, expression, meaning
-from flashgen.lang.nodes import Const, Expr, Op, Reduction, Type, const, var, walk
+from flashgen.lang.nodes import Const, Expr, Op, Reduction, Type, const, var
 from flashgen.lang.parse import parse
 from flashgen.lang.syntax import Name
+from flashgen.lang.traversal import walk
 from flashgen.lang.variables import SCORE
 from flashgen.lang.written import written
 from flashgen.spec import names, sugar

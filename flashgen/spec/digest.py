@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import Any
 
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Var
+from flashgen.lang.traversal import walk
 from flashgen.spec.variant import Variant
 
 _FORMAT = 1

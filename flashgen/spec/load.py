@@ -12,11 +12,12 @@ from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts
 from flashgen.lang.floats import LARGEST_FLOAT32
 from flashgen.lang.fold import fold
-from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, indices, inputs, op, substitute, variables, walk
+from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, op
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
 from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, names, pieces
+from flashgen.lang.traversal import indices, inputs, substitute, variables, walk
 from flashgen.lang.variables import BATCH, SCORE, B
 from flashgen.spec import sugar
 from flashgen.spec.declare import Declarations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashgen.lang.nodes import variables
+from flashgen.lang.traversal import variables
 from flashgen.problems.dropped import Dropout
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config

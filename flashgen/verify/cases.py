@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle, product
 
-from flashgen.lang.nodes import Const, walk
+from flashgen.lang.nodes import Const
+from flashgen.lang.traversal import walk
 from flashgen.problems.elements import has_elements
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config

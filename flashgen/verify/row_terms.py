@@ -8,7 +8,7 @@ import torch
 
 from flashgen.analysis.facts import facts_of
 from flashgen.lang.evaluate import evaluator
-from flashgen.lang.nodes import inputs, variables
+from flashgen.lang.traversal import inputs, variables
 from flashgen.problems.calls import Call
 from flashgen.spec.variant import Variant
 

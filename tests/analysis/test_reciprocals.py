@@ -10,7 +10,8 @@ from language_world import SCOPE, compile, pairs
 
 from flashgen.analysis.reciprocals import is_reciprocal, with_reciprocals
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Expr, Op, Type, op, transform, walk
+from flashgen.lang.nodes import Expr, Op, Type, op
+from flashgen.lang.traversal import transform, walk
 
 RANGES = Ranges({"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"})
 

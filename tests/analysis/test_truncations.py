@@ -13,7 +13,8 @@ from flashgen.analysis.truncations import with_truncations
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.fold import simplify
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Expr, Op, Type, const, op, transform, walk
+from flashgen.lang.nodes import Expr, Op, Type, const, op
+from flashgen.lang.traversal import transform, walk
 
 RANGES = Ranges({"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"})
 

@@ -8,7 +8,7 @@ import pytest
 
 from flashgen.analysis.facts import facts_of
 from flashgen.analysis.uniform import Uniform
-from flashgen.lang.nodes import variables
+from flashgen.lang.traversal import variables
 from flashgen.spec.load import load
 
 TABLE = {"t": {"shape": ["heads", 33], "dtype": "float32"}}

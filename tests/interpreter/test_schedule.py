@@ -15,7 +15,8 @@ from test_random_expressions import JOINED, MASK_SCOPE, variant_of
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.lang.evaluate import evaluator
-from flashgen.lang.nodes import Type, variables
+from flashgen.lang.nodes import Type
+from flashgen.lang.traversal import variables
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config

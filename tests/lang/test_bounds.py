@@ -13,7 +13,8 @@ from flashgen.lang.bounds import KeyRange, always, key_range
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.linear import difference
 from flashgen.lang.monotone import increasing_in_q
-from flashgen.lang.nodes import Expr, Type, variables
+from flashgen.lang.nodes import Expr, Type
+from flashgen.lang.traversal import variables
 
 KEYS = range(SIZES["kv_len"])
 

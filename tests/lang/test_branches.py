@@ -9,7 +9,8 @@ import torch
 
 from flashgen.codegen import generate, load_module
 from flashgen.lang.branches import with_tame_branches
-from flashgen.lang.nodes import Expr, Op, walk
+from flashgen.lang.nodes import Expr, Op
+from flashgen.lang.traversal import walk
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 

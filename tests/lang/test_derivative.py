@@ -15,9 +15,10 @@ from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 from flashgen.emit.torch import emit
 from flashgen.lang.derivative import ZERO, derivatives, gradients
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, gather, inputs, op, var, variables, walk
+from flashgen.lang.nodes import Const, Expr, Gather, Op, Type, const, gather, op, var
 from flashgen.lang.show import show
 from flashgen.lang.softcaps import with_softcaps
+from flashgen.lang.traversal import inputs, variables, walk
 from flashgen.lang.vocabulary import VARYING
 
 SCORE = var("score", Type.FLOAT)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var, variables, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var
+from flashgen.lang.traversal import variables, walk
 
 NAMES = ("t", "u", "v", "w")
 INTS = st.recursive(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from language_world import compile
 
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var, walk
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var
+from flashgen.lang.traversal import walk
 
 RANGES = Ranges({"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"})
 NAMES = ("k", "h", "kv_len")

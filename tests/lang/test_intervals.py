@@ -11,7 +11,8 @@ from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import MAX_LENGTH, Ranges
-from flashgen.lang.nodes import Expr, Gather, Type, const, indices, var, walk
+from flashgen.lang.nodes import Expr, Gather, Type, const, var
+from flashgen.lang.traversal import indices, walk
 
 DTYPES = {"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"}
 DIMS = {

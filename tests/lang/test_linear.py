@@ -8,7 +8,8 @@ from language_world import SCOPE, TENSORS, compile, pairs
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.linear import Linear, difference, expression, linear
-from flashgen.lang.nodes import Const, Type, walk
+from flashgen.lang.nodes import Const, Type
+from flashgen.lang.traversal import walk
 
 INTS = expressions(Type.INT, SCOPE)
 

@@ -11,7 +11,8 @@ from mask_strategies import drawn
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.log2 import LOG2E, affine_in_k, factored, logits
-from flashgen.lang.nodes import TRUE, Const, Expr, Type, op, variables, walk
+from flashgen.lang.nodes import TRUE, Const, Expr, Type, op
+from flashgen.lang.traversal import variables, walk
 from flashgen.lang.variables import QK, is_uniform
 
 SCALES = st.sampled_from([0.125, 0.3, 1.0, 2.5])

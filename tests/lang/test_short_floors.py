@@ -12,8 +12,9 @@ from language_world import SCOPE, TENSORS, compile, pairs
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Op, Type, walk
+from flashgen.lang.nodes import Op, Type
 from flashgen.lang.short_floors import with_short_floors
+from flashgen.lang.traversal import walk
 
 RANGES = Ranges({"doc": "int32", "off": "int64", "rel": "float32", "keep": "bool", "gain": "float32", "shift": "int16"})
 

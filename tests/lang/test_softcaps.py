@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from language_world import compile
 
-from flashgen.lang.nodes import Expr, Op, Type, walk
+from flashgen.lang.nodes import Expr, Op, Type
 from flashgen.lang.softcaps import with_softcaps
+from flashgen.lang.traversal import walk
 
 
 def kinds(score: Expr) -> list[str]:

@@ -10,9 +10,10 @@ from mask_strategies import drawn
 from flashgen.lang.check import Scope
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.fold import nothing
-from flashgen.lang.nodes import Expr, Op, Reduction, Type, const, substitute, transform, variables
+from flashgen.lang.nodes import Expr, Op, Reduction, Type, const
 from flashgen.lang.reductions import joined
 from flashgen.lang.tiles import tile_truth
+from flashgen.lang.traversal import substitute, transform, variables
 
 MASK_SCOPE = Scope({name: node for name, node in SCOPE.names.items() if name != "score"}, SCOPE.tensors)
 Tile = tuple[range, range]

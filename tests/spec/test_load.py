@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from flashgen.errors import SpecError, UsageError
 from flashgen.lang.evaluate import evaluate
-from flashgen.lang.nodes import TRUE, Type, inputs, var, variables
+from flashgen.lang.nodes import TRUE, Type, var
+from flashgen.lang.traversal import inputs, variables
 from flashgen.spec import load
 from flashgen.spec.names import ARGUMENTS
 from flashgen.spec.variant import DTYPES, Sample, TuneShape, Variant

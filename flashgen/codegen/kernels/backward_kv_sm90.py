@@ -31,7 +31,8 @@ from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
-from flashgen.lang.nodes import TRUE, variables
+from flashgen.lang.nodes import TRUE
+from flashgen.lang.traversal import variables
 from flashgen.lang.variables import Q_START
 
 

@@ -30,7 +30,8 @@ from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_te
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.log2 import affine_in_k
-from flashgen.lang.nodes import Expr, op, substitute
+from flashgen.lang.nodes import Expr, op
+from flashgen.lang.traversal import substitute
 from flashgen.lang.variables import K_FIRST, K
 from flashgen.spec.variant import Variant
 

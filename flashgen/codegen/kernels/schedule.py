@@ -10,8 +10,9 @@ from flashgen.codegen.arguments import PACKED_SIZES, extra_arguments, new_prolog
 from flashgen.codegen.kernel_text import KernelText, Views
 from flashgen.codegen.pairs import Function, mask_function, named_apart
 from flashgen.emit.fragments import Fragment
-from flashgen.lang.nodes import FALSE, TRUE, Const, variables
+from flashgen.lang.nodes import FALSE, TRUE, Const
 from flashgen.lang.tiles import TileTruth
+from flashgen.lang.traversal import variables
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from flashgen.analysis.levels import COL, level
 from flashgen.codegen.pairs import Function, Given
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.nodes import Expr, Gather, indices, walk
+from flashgen.lang.nodes import Expr, Gather
+from flashgen.lang.traversal import indices, walk
 
 
 @dataclass(frozen=True)

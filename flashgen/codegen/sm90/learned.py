@@ -16,8 +16,9 @@ from flashgen.codegen.pairs import Function
 from flashgen.codegen.sm90.uniform import AT_HAND
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.learned import Placement, Sharing
-from flashgen.lang.nodes import Expr, substitute
+from flashgen.lang.nodes import Expr
 from flashgen.lang.show import show
+from flashgen.lang.traversal import substitute
 from flashgen.spec.variant import Variant
 
 

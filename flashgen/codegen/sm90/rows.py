@@ -16,8 +16,9 @@ from flashgen.codegen.pairs import Function, named_apart
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange
-from flashgen.lang.nodes import TRUE, Expr, Gather, indices, walk
+from flashgen.lang.nodes import TRUE, Expr, Gather
 from flashgen.lang.show import show
+from flashgen.lang.traversal import indices, walk
 from flashgen.lang.variables import Q
 
 # What asks whether a row exists, by its place in the tile or by its number.

@@ -11,8 +11,9 @@ from flashgen.analysis.facts import Facts
 from flashgen.codegen.pairs import NOTHING, Function, Given, named_apart
 from flashgen.codegen.sm90.keys import KeyTiles
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.nodes import Expr, substitute
+from flashgen.lang.nodes import Expr
 from flashgen.lang.show import show
+from flashgen.lang.traversal import substitute
 from flashgen.lang.variables import Q_END, Q_FIRST, Q_LAST, Q_START
 
 # The corners of the tile of queries at hand, which change from step to step where the loop walks along these.
