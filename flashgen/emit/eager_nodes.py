@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from flashgen.emit.eager_division import float_division, integer_division
 from flashgen.emit.eager_extrema import bounded, extremum_of_tensors, scalar_extremum
 from flashgen.emit.eager_floor import floor
 from flashgen.emit.eager_signs import is_nonzero, is_positive
@@ -196,8 +197,11 @@ class EagerWriter:
         name, operands = node.name, self._operands(node)
         if name == "where":
             return self._where(node, operands)
+        if name in ("floordiv", "mod") and node.type is Type.INT:
+            return integer_division(node, operands, divides_by_tensor=node.args[1] in self._tensors)
         if name in ("floordiv", "mod"):
-            return (self._integer_division if node.type is Type.INT else self._float_division)(node, operands)
+            dividend = operands[0] if node.args[0] in self._tensors else self._as_tensor(node.args[0])
+            return float_division(node, dividend, operands[1])
         if name in ("shl", "shr"):
             return binary(SYMBOLS[name], operands[0], self._shift_count(node.args[1]))
         if name in ("min", "max"):
@@ -257,28 +261,6 @@ class EagerWriter:
         if node.type is Type.BOOL:
             return call(read("q.new_tensor"), text, keyword("dtype", read("torch.bool")))
         return call(read("score.new_tensor" if node.type is Type.FLOAT else "q.new_tensor"), text)
-
-    def _integer_division(self, node: Op, operands: list[Text]) -> Text:
-        dividend, divisor = operands
-        symbol = SYMBOLS[node.name]
-        if is_nonzero(node.args[1]):
-            return binary(symbol, dividend, divisor)
-        if node.args[1] not in self._tensors:
-            return conditional(divisor, binary(symbol, dividend, divisor), call(read("q.new_tensor"), "0"))
-        nonzero = binary("!=", divisor, number(0))
-        return call(
-            read("torch.where"),
-            nonzero,
-            binary(symbol, dividend, call(read("torch.where"), nonzero, divisor, "1")),
-            "0",
-        )
-
-    def _float_division(self, node: Op, operands: list[Text]) -> Text:
-        """Autograd refuses tensors under `//`, and a number % tensor; it takes these forms of them."""
-        dividend = operands[0] if node.args[0] in self._tensors else self._as_tensor(node.args[0])
-        if node.name == "mod":
-            return binary("%", dividend, operands[1])
-        return call(read("torch.div"), dividend, operands[1], 'rounding_mode="floor"')
 
     def _shift_count(self, node: Expr) -> Text:
         if isinstance(node, Const):
