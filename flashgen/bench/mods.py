@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -23,16 +22,13 @@ from statistics import geometric_mean
 
 from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN, FLEX
+from flashgen.bench.known_mods import MODS
 from flashgen.bench.passes import BACKWARD, FORWARD, gradients_run
 from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import cuda_timer, interleave
 from flashgen.problems.problem import Problem
 
 PROBLEM = Problem(2, 16, 16, 8192, 8192, 128, 128, "bfloat16")
-MODS = (
-    "causal", "sliding_window", "prefix", "chunks", "documents", "neighbourhood", "alibi", "kerple", "softcap",
-    "relative", "buckets", "pairs",
-)  # fmt: skip
 # Of one mod, both compiled, in seconds.
 LIMIT = 240.0
 
@@ -49,79 +45,6 @@ class Measured:
         return self.passes[f"{FLEX} {step}"] / self.passes[f"{FLASHGEN} {step}"]
 
 
-def mod_named(name: str, problem: Problem, device: str) -> tuple[Callable | None, Callable | None]:
-    """The score mod and the mask mod of a name, as people write them."""
-    import torch
-
-    def at(length: int) -> torch.Tensor:
-        return torch.arange(length, device=device)
-
-    documents = at(problem.kv_len) // (problem.kv_len // 8)
-    slopes = torch.exp2(-8.0 * (at(problem.heads) + 1) / problem.heads)
-    generator = torch.Generator(device).manual_seed(0)
-    table = torch.randn(problem.heads, 257, device=device, generator=generator)
-    of_bucket = torch.randn(32, problem.heads, device=device, generator=generator)
-    width, window, cap, rate = 64, 1024, 30.0, 0.1
-
-    def causal(b, h, q, k):  # type: ignore[no-untyped-def]
-        return q >= k
-
-    def sliding_window(b, h, q, k):  # type: ignore[no-untyped-def]
-        return (q >= k) & (q - k < window)
-
-    def prefix(b, h, q, k):  # type: ignore[no-untyped-def]
-        return (k < window) | (q >= k)
-
-    def in_chunk(b, h, q, k):  # type: ignore[no-untyped-def]
-        return (q // window == k // window) & (q >= k)
-
-    def in_document(b, h, q, k):  # type: ignore[no-untyped-def]
-        return (documents[q] == documents[k]) & (q >= k)
-
-    def near(b, h, q, k):  # type: ignore[no-untyped-def]
-        return ((q // width - k // width).abs() <= 6) & ((q % width - k % width).abs() <= 6)
-
-    def alibi(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score - slopes[h] * (q - k)
-
-    def kerple(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score - slopes[h] * torch.log1p(rate * (q - k).abs())
-
-    def softcap(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return cap * torch.tanh(score / cap)
-
-    def relative(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score + table[h, (q - k).clamp(-128, 128) + 128]
-
-    def bucket(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        """Raffel et al., arXiv:1910.10683, as its authors' code has it: 16 buckets a side, exact below 8."""
-        far = (q - k).abs()
-        large = 8 + (torch.log(far.float() / 8) / math.log(128 / 8) * 8).to(torch.int32)
-        near = torch.where(far < 8, far, large.clamp(max=15))
-        return score + of_bucket[torch.where(k > q, 16, 0) + near, h]
-
-    def pair(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score + of_pair[h, q, k]
-
-    if name == "pairs":
-        shape = (problem.heads, problem.q_len, problem.kv_len)
-        of_pair = torch.randn(shape, device=device, generator=generator).to(torch.bfloat16)
-    return {
-        "causal": (None, causal),
-        "sliding_window": (None, sliding_window),
-        "prefix": (None, prefix),
-        "chunks": (None, in_chunk),
-        "documents": (None, in_document),
-        "neighbourhood": (None, near),
-        "alibi": (alibi, causal),
-        "kerple": (kerple, causal),
-        "softcap": (softcap, causal),
-        "relative": (relative, None),
-        "buckets": (bucket, None),
-        "pairs": (pair, None),
-    }[name]
-
-
 def measure(name: str, problem: Problem, rounds: int) -> Measured:
     """Time flashgen and FlexAttention on a mod, in this process, whose caches are taken to be empty."""
     import torch
@@ -134,7 +57,7 @@ def measure(name: str, problem: Problem, rounds: int) -> Measured:
     compilation.donated_buffer = False
     # What torch imports to compile anything is no part of a mod's first call.
     torch.compile(lambda x: x + 1)(torch.zeros(1, device="cuda"))
-    score, mask = mod_named(name, problem, "cuda")
+    score, mask = MODS[name](problem, "cuda")
     blocks = mask and of_torch.create_block_mask(mask, None, None, problem.q_len, problem.kv_len, device="cuda")
     shape = (problem.batch, problem.heads, problem.q_len, problem.head_dim)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
