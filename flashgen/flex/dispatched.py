@@ -7,17 +7,18 @@ one, as `range(n)` and `if n > 2` do, it gets it, and the trace holds for that v
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
+from flashgen.flex.captured_elements import CapturedElements
 from flashgen.flex.decompositions import whole_of
 from flashgen.flex.known import Known
 from flashgen.flex.memory import Memory
 from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME, TURNED
+from flashgen.flex.results import result_of
 from flashgen.flex.tape import Origin
 from flashgen.flex.values import (
     AXIS,
@@ -42,6 +43,7 @@ class Dispatched(TorchDispatchMode):
         super().__init__()
         self._known, self._tape = known, known.tape
         self._memory = Memory(captured)
+        self._elements = CapturedElements(known, self._memory)
         self.fixed: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -76,13 +78,13 @@ class Dispatched(TorchDispatchMode):
         if (
             into is not None
             and torch.Tag.inplace_view in func.tags
-            and self._run(func, args, kwargs).shape != into.shape
+            and result_of(self._known, func, args, kwargs).shape != into.shape
         ):
             raise NotTraced(f"{func}, in place; expected its kind that gives another tensor")
         if (operation == "detach" or not self._tape.has_gradients) and self._have_gradients(args):
             raise NotTraced("detach(), or no_grad(), of what has a gradient; expected it of captured tensors alone")
         if func.namespace == "aten" and operation in ("index", "select"):
-            return self._indexed(operation, *args)
+            return self._elements.indexed(operation, *args)
         if func.namespace not in ("aten", "prims"):
             return self._taken_apart(func, args, kwargs, origin)
         if operation in MADE:
@@ -93,7 +95,7 @@ class Dispatched(TorchDispatchMode):
             return self._reduced(operation, func, args, kwargs)
         is_view = operation in SAME or operation in TURNED
         if is_view and isinstance(self._known.meaning(args[0]), Elements):
-            return self._viewed(operation, func, args, kwargs)
+            return self._elements.viewed(operation, func, args, kwargs)
         if operation in SAME or operation in OPERATIONS:
             return self._computed(operation, func, args, kwargs, into)
         # What goes over many elements is better done once for all pairs.
@@ -112,33 +114,27 @@ class Dispatched(TorchDispatchMode):
         # What changes a shape in place does so to what stands in for the tensor too.
         is_reshaped = into is not None and torch.Tag.inplace_view in func.tags
         result: Any = func(*args, **kwargs) if is_reshaped else into
-        result = self._run(func, args, kwargs) if into is None else result
+        result = result_of(self._known, func, args, kwargs) if into is None else result
         if isinstance(result, torch.Tensor):
-            self._share(func, args, result)
+            self._memory.share_view(func, args, result)
             for each in self._memory.ones(result):
                 self._known.know(each, None, origin)
             return result
         # How many there are in a list depends on sizes.
         self._known.sized |= self._tape.captured_by(origin) if isinstance(result, list) else frozenset()
         for number, each in enumerate(result):
-            self._share(func, args, each)
+            self._memory.share_view(func, args, each)
             self._known.know(each, None, self._tape.part(origin, number))
         return result
-
-    def _share(self, func: Any, args: tuple, result: torch.Tensor) -> None:
-        """A view and what it is of are one in memory."""
-        if func._schema.returns[0].alias_info is not None and result is not args[0]:
-            self._memory.share(result)
-            self._memory.share(args[0])
 
     def _computed(
         self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any], into: torch.Tensor | None
     ) -> torch.Tensor:
-        result = self._run(func, args, kwargs)
+        result = result_of(self._known, func, args, kwargs)
         # A quotient is one of floats, which hold any number; but vmap makes all operands of one dtype first.
         is_of_integers = not result.dtype.is_floating_point or any(map(self._is_mapped, args))
         if is_of_integers and (narrow := self._beside_narrow(args)) is not args:
-            args, result = narrow, self._run(func, narrow, kwargs)
+            args, result = narrow, result_of(self._known, func, narrow, kwargs)
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         # A number is a row of one too.
         is_other = operation in SAME and result.shape != args[0].shape and (args[0].ndim > 0 or result.numel() != 1)
@@ -186,7 +182,7 @@ class Dispatched(TorchDispatchMode):
 
     def _reduced(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
         """The sum of a row and the like. A number is a row of itself."""
-        row, result = args[0], self._run(func, args, kwargs)
+        row, result = args[0], result_of(self._known, func, args, kwargs)
         if result.numel() != 1 or row.ndim > 1:
             raise NotTraced(f"{func} of {row.ndim} dimensions that leaves {result.ndim}; expected a row, and a number")
         values = [self._known.value(each) for each in args if isinstance(each, torch.Tensor)]
@@ -210,21 +206,6 @@ class Dispatched(TorchDispatchMode):
         if operation in GROWING:
             value = wrapped(value, result.dtype)
         return Value(value.syntax, kind, value.held, value.numbers)
-
-    def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The real result where it is made of numbers alone, else one of the right dtype and shape."""
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        kwargs = {key: each for key, each in kwargs.items() if key != "device"}
-        if all(map(self._known.is_of_numbers, tensors)):
-            return func(*args, **kwargs)
-        args, kwargs = tree_map_only(torch.Tensor, lambda each: torch.empty_like(each, device="meta"), (args, kwargs))
-        try:
-            result = func(*args, **kwargs)
-        except NotImplementedError as error:
-            raise NotTraced(
-                f"{func}, whose shape depends on values; expected a captured tensor that was made outside"
-            ) from error
-        return tree_map_only(torch.Tensor, lambda each: torch.zeros((), dtype=each.dtype).expand(each.shape), result)
 
     def _made(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> torch.Tensor:
         """What follows from no tensor's values."""
@@ -264,42 +245,6 @@ class Dispatched(TorchDispatchMode):
             raise NotTraced("values that leave torch, as by tolist() or numpy(); expected torch's own operations")
         self.fixed |= self._known.value(tensor).numbers or frozenset()
 
-    def _viewed(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
-        tensor = args[0]
-        result = self._run(func, args, kwargs)
-        elements = self._known.meaning(tensor)
-        assert isinstance(elements, Elements)
-        if operation in TURNED:
-            elements = replace(elements, free=TURNED[operation](elements.free, *args[1:]))
-        elif result.shape != tensor.shape or not holds(result.dtype, tensor.dtype) or _rounds(tensor, result):
-            raise NotTraced(f"{func} of a captured tensor; expected it as it is, indexed")
-        self._share(func, args, result)
-        self._known.know(result, replace(elements, element=result.dtype))
-        return result
-
-    def _indexed(self, operation: str, tensor: torch.Tensor, *rest: Any) -> torch.Tensor:
-        elements = self._known.meaning(tensor)
-        indices = [*[None] * (rest[0] % tensor.ndim), rest[1]] if operation == "select" else rest[0]
-        if not isinstance(elements, Elements) and self._known.origin(tensor) is not None and tensor.ndim:
-            elements = self._known.elements_of(tensor)
-        if not isinstance(elements, Elements):
-            raise NotTraced("an index of what is no captured tensor")
-        values = {number: self._known.value(each) for number, each in enumerate(indices) if each is not None}
-        if any(each.type is not Type.INT for each in values.values()):
-            raise NotTraced("an index that is no integer")
-        left = [size for number, size in enumerate(tensor.shape) if number not in values]
-        rows = [each.shape[0] for each in indices if isinstance(each, torch.Tensor) and each.ndim]
-        if rows and left:
-            raise NotTraced(f"{elements.name} at a row of indices with {len(left)} dimensions left; expected none")
-        self._known.sized |= {elements.name} if rows else set()
-        result = torch.zeros((), dtype=tensor.dtype).expand(rows[:1] or left)
-        taken = elements.at({number: self._known.place(elements, number, each) for number, each in values.items()})
-        if operation == "select":
-            self._memory.share(result)
-            self._memory.share(tensor)
-        self._known.know(result, self._known.element(taken), None if rows else self._known.whence(tensor, indices))
-        return result
-
     def _taken_apart(self, func: Any, args: tuple, kwargs: dict[str, Any], origin: Origin | None) -> Any:
         """What comes out of the operations that this one is made of."""
         whole = whole_of(func)
@@ -312,8 +257,3 @@ class Dispatched(TorchDispatchMode):
             # By the whole and not by its parts.
             self._known.come_from([result], origin)
         return result
-
-
-def _rounds(tensor: torch.Tensor, result: torch.Tensor) -> bool:
-    """Whether a cast rounds what float32 holds."""
-    return result.dtype != tensor.dtype and result.dtype.is_floating_point and result.dtype.itemsize < 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,6 +20,12 @@ class Memory:
 
     def share(self, tensor: torch.Tensor) -> None:
         self._shared.add(id(tensor))
+
+    def share_view(self, func: Any, args: tuple, result: torch.Tensor) -> None:
+        """Where an operation gives a view, that and its first argument have parts in common."""
+        if func._schema.returns[0].alias_info is not None and result is not args[0]:
+            self.share(result)
+            self.share(args[0])
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._shared
