@@ -4,8 +4,8 @@ from concurrent.futures import Future
 
 import pytest
 from fake_bench import median_us
+from fake_tools import DEVICE, IDENTITY, LONG, SHORT, FakeTools, session
 from test_report import texts
-from test_session import DEVICE, IDENTITY, LONG, SHORT, FakeTools, session
 
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.registry import FAMILIES
@@ -30,12 +30,6 @@ class Backward(FakeTools):
             raise RequestFailed("crashed")
         timing = super().time(workload, config, milliseconds, best_us)
         return Timing(timing.median_us + self.added * bool(config.fuse_dq), 0.01, 10)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    return tmp_path / "tuned"
 
 
 def tuned(tools, cache, problems=(LONG,), preset="full"):

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-from test_session import DEVICE, HALF, IDENTITY, LONG, SHORT, FakeTools, cache, defaults, session, workload
+from fake_tools import DEVICE, HALF, IDENTITY, LONG, SHORT, FakeTools, defaults, session, workload
 
 from flashgen.runtime.defaults import default_config
 from flashgen.runtime.registry import FAMILIES
 from flashgen.tuning.presets import LEAST_TRIALS
 from flashgen.tuning.workloads import workloads
-
-__all__ = ["cache"]  # A fixture.
 
 
 def test_the_compilers_begin_with_a_few_of_each_and_end_with_what_is_likely(cache):

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_session import DEVICE, FakeTools, session, workload
-from test_session import LONG as PROBLEM
+from fake_tools import DEVICE, FakeTools, session, workload
+from fake_tools import LONG as PROBLEM
 from test_study import SPACE, Fake
 
 from flashgen import spec
@@ -106,12 +106,6 @@ def test_a_read_only_cache_is_read_and_refused_before_anything_is_measured(cache
     assert (found, measured, read_record(folder / "tuned", record.key)) == (record, 0, record)
     assert said.startswith("the study") and "Permission denied" in said and "FLASHGEN_CACHE_DIR" in said
     shutil.rmtree(folder)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    return tmp_path / "tuned"
 
 
 def test_a_damaged_record_is_set_aside_and_tuned_anew(cache):

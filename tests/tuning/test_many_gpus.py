@@ -14,10 +14,10 @@ from pathlib import Path
 
 import optuna
 import pytest
+from fake_tools import DEVICE, FakeTools, session, workload
+from fake_tools import LONG as PROBLEM
 from sqlalchemy.engine import Engine
 from sqlalchemy.event import listen, remove
-from test_session import DEVICE, FakeTools, session, workload
-from test_session import LONG as PROBLEM
 from test_study import BEST, SPACE, Fake
 
 from flashgen.errors import EnvironmentProblem, UsageError

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_session import BEST, DEFAULT, HALF, LONG, SHORT, Compilation, FakeTools, cache, session, workload
+from fake_tools import BEST, DEFAULT, HALF, LONG, SHORT, Compilation, FakeTools, session, workload
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.records import Record
@@ -15,8 +15,6 @@ from flashgen.tuning.study import Searched
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.trial import Trial
 from flashgen.tuning.worker import RequestFailed
-
-__all__ = ["cache"]  # A fixture.
 
 MINE, THEIRS, OTHER = Config(64, 64, 4, 2), Config(64, 32, 4, 4), Config(128, 64, 4, 3)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import synthetic
-from test_session import LONG as PROBLEM
-from test_session import FakeTools, session, workload
+from fake_tools import LONG as PROBLEM
+from fake_tools import FakeTools, session, workload
 
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime.config import Config

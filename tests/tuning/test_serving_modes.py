@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 import torch
+from fake_tools import DEVICE
 from gallery import VARIANTS
-from test_session import DEVICE
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
 from flashgen.codegen import generate, load_module

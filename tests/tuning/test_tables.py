@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from fake_tools import LONG as PROBLEM
+from fake_tools import FakeTools, session, workload
 from replay import Compilation, Replay, replay
-from test_session import LONG as PROBLEM
-from test_session import FakeTools, session, workload
 
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
@@ -32,12 +32,6 @@ def table(request):
     if request.param in RECORDED:
         return load(RECORDED[request.param])
     return synthetic.table(*synthetic.TABLES[request.param])
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    return tmp_path / "tuned"
 
 
 def times(table):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_session import DEVICE, FakeTools
+from fake_tools import DEVICE, FakeTools
 
 from flashgen import spec
 from flashgen.codegen import generate, load_module

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from fake_tools import DEVICE
 from gallery import VARIANTS
 from packed_batch import make_packed as packed_tensors
-from test_session import DEVICE
 from test_tune import PretendedMachine, pretended  # noqa: F401 - a fixture
 
 from flashgen.codegen import default_of, generate, load_module
