@@ -10,7 +10,7 @@ from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
 from flashgen.lang.nodes import Const, Expr, Index, Op, Type, Var, const, op
 from flashgen.lang.recursion import Recursion
-from flashgen.lang.traversal import indices, transform, walk
+from flashgen.lang.traversal import bottom_up, indices, transform, walk
 from flashgen.lang.variables import K_FIRST
 
 Level = frozenset[str]
@@ -25,18 +25,12 @@ _VARIABLES = {
     "q": ROW, "q_start": ROW, "q_end": ROW, "row_h": ROW, "k": COL, "k_first": COL, "k_last": COL, "qk": PAIR,
 }  # fmt: skip
 _WITHOUT_ROUNDING = frozenset({"add", "sub", "neg", "abs", "min", "max"})
-# A text that would name more values than this is taken apart.
-LONGEST = 40
 _known: WeakKeyDictionary[Expr, Level] = WeakKeyDictionary()
 
 
 def level(expr: Expr) -> Level:
     """Which axes of the tile a value varies along; a reduction over rows or columns is one number."""
-    if expr not in _known:
-        for node in walk(expr, to=_known):
-            if node not in _known:
-                _known[node] = _level(node)
-    return _known[expr]
+    return bottom_up(expr, _known, _level)
 
 
 def _level(node: Expr) -> Level:
@@ -62,7 +56,7 @@ def shared(
     named = {expr for _, expr in lets}
     within = [n for n in nodes if level(n) & walked and not indices(n) and not isinstance(n, Const | Var)]
     worthy = {node for node in within if uses[node] > 1 or node in named}
-    worthy |= {*long_parts(within, worthy, LONGEST)}
+    worthy |= {*long_parts(within, worthy)}
     return [node for node in within if node in worthy and node not in roots and node not in given]
 
 
@@ -74,7 +68,7 @@ def shared_by_turn(term: Expr, counters: Collection[Index], counter: Index) -> l
     uses = Counter(child for node in nodes for child in node.children)
     within = [n for n in nodes if counter in indices(n) and indices(n) <= {*counters} and not isinstance(n, Index)]
     worthy = {node for node in within if uses[node] > 1}
-    worthy |= {*long_parts(within, worthy, LONGEST)}
+    worthy |= {*long_parts(within, worthy)}
     return [node for node in within if node in worthy and node is not term]
 
 

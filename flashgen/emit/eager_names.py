@@ -16,8 +16,6 @@ from flashgen.lang.partials import is_tensor
 from flashgen.lang.traversal import walk
 
 _OWN_NAMES = frozenset({"torch", "math", "min", "max", "abs", "int", "float", "range"})
-# A text that would name more values than this is taken apart.
-_LONGEST = 40
 
 
 def eager_names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: Collection[str]) -> dict[Expr, str]:
@@ -44,7 +42,7 @@ def eager_names(roots: Sequence[Expr], lets: Sequence[tuple[str, Expr]], taken: 
     for node in nodes:
         if node not in names and (uses[node] > 1 or isinstance(node, Reduction)) and not _is_trivial(node):
             names[node] = next(fresh)
-    for node in long_parts(nodes, names, _LONGEST):
+    for node in long_parts(nodes, names):
         if node not in names:
             names[node] = next(fresh)
     return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from flashgen.analysis.levels import COL, LONGEST, is_reduction, level, places_of, shared_by_turn
+from flashgen.analysis.levels import COL, is_reduction, level, places_of, shared_by_turn
 from flashgen.analysis.reciprocals import is_reciprocal
 from flashgen.emit.names import Statements, suggest
 from flashgen.emit.operators import Operators
@@ -150,7 +150,7 @@ class PrologueWriter(Writer):
         if expr in names:
             return
         nodes = [node for node in walk(expr, to=names) if not self._varies(node)]
-        for node in long_parts(nodes, names, LONGEST):
+        for node in long_parts(nodes, names):
             if node is not expr:
                 self.assign(node)
 

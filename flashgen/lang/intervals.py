@@ -17,7 +17,7 @@ from flashgen.lang.interval import ANYTHING, BOOLEAN, INT32, INT64, Interval, co
 from flashgen.lang.linear import linear
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, op
 from flashgen.lang.short_floors import with_short_floors
-from flashgen.lang.traversal import variables, walk
+from flashgen.lang.traversal import bottom_up, variables
 from flashgen.lang.variables import KV_LEN, Q_LEN, TOTAL_K, TOTAL_Q, Q
 
 # The longest sequence that attention() accepts: the integers that float32 holds exactly.
@@ -66,12 +66,7 @@ class Ranges:
     _plain: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Interval:
-        if expr not in self._known:
-            # Operands first: a deep expression is no deep recursion.
-            for node in walk(expr, to=self._known):
-                if node not in self._known:
-                    self._known[node] = self._compute(node)
-        return self._known[expr]
+        return bottom_up(expr, self._known, self._compute)
 
     def assume(self, expr: Expr, interval: Interval) -> None:
         """Take this for the interval of an expression, for all of which it is part and nobody has asked yet."""

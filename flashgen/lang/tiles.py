@@ -33,7 +33,7 @@ from flashgen.lang.nodes import (
     reduction,
 )
 from flashgen.lang.tile_rules import RULES, UNKNOWN, Ends, Range, ordered
-from flashgen.lang.traversal import variables, walk
+from flashgen.lang.traversal import bottom_up, variables
 from flashgen.lang.variables import K_FIRST, K_LAST, Q_FIRST, Q_LAST, K, Q
 
 # Where each of a pair's positions begins and ends.
@@ -64,12 +64,7 @@ class Tiles:
     _finite: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Range:
-        if expr not in self._known:
-            # Operands first: a deep expression is no deep recursion.
-            for node in walk(expr, to=self._known):
-                if node not in self._known:
-                    self._known[node] = self._compute(node)
-        return self._known[expr]
+        return bottom_up(expr, self._known, self._compute)
 
     def _compute(self, expr: Expr) -> Range:
         if self._is_end(expr):
@@ -100,12 +95,13 @@ class Tiles:
 
     def _needs_reduction(self, expr: Expr) -> bool:
         """Along one axis a reduction is exact, and needed wherever corners alone do not give the range."""
-        for n in walk(expr, to=self._reduced):
-            needed = isinstance(n, Gather | Reduction) or (
-                isinstance(n, Op) and (not _monotone(n) or self.ranges.may_wrap(n))
-            )
-            self._reduced[n] = needed or any(self._reduced[child] for child in n.children)
-        return self._reduced[expr]
+        return bottom_up(expr, self._reduced, self._has_no_corners)
+
+    def _has_no_corners(self, node: Expr) -> bool:
+        if isinstance(node, Gather | Reduction):
+            return True
+        is_bent = isinstance(node, Op) and (not _monotone(node) or self.ranges.may_wrap(node))
+        return is_bent or any(self._reduced[child] for child in node.children)
 
     def _sum(self, form: Linear) -> Range:
         low = high = Linear({}, form.constant)
@@ -156,10 +152,7 @@ class Tiles:
 
     def _is_finite(self, expr: Expr) -> Expr:
         """Whether all floats are finite that a float is made of, and all that it comes to on the way."""
-        for node in walk(expr, to=self._finite):
-            if node not in self._finite:
-                self._finite[node] = self._made_of_finite(node)
-        return self._finite[expr]
+        return bottom_up(expr, self._finite, self._made_of_finite)
 
     def _made_of_finite(self, node: Expr) -> Expr:
         if node.type is not Type.FLOAT:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from flashgen.lang.nodes import Expr, Gather, Index, Op, Reduction, Var, gather, index, op, reduction
+
+T = TypeVar("T")
 
 
 def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
@@ -23,6 +26,18 @@ def walk(*roots: Expr, to: Collection[Expr] = ()) -> Iterator[Expr]:
         if node not in seen:
             seen.add(node)
             yield node
+
+
+def bottom_up(root: Expr, known: MutableMapping[Expr, T], compute: Callable[[Expr], T]) -> T:
+    """What is computed of the root, once of each node below it and of operands first; `known` keeps all of it.
+
+    A deep expression is no deep recursion: what `compute` asks of the operands is known by then.
+    """
+    if root not in known:
+        for node in walk(root, to=known):
+            if node not in known:
+                known[node] = compute(node)
+    return known[root]
 
 
 @dataclass(frozen=True)
@@ -58,11 +73,7 @@ def _own_index(*nodes: Expr) -> frozenset[Index]:
 
 
 def _read(root: Expr) -> _Reads:
-    if root not in _reads:
-        for node in walk(root, to=_reads):
-            if node not in _reads:
-                _reads[node] = _own_reads(node)
-    return _reads[root]
+    return bottom_up(root, _reads, _own_reads)
 
 
 def _own_reads(node: Expr) -> _Reads:
