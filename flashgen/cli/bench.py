@@ -62,30 +62,54 @@ def bench(
     That is eager PyTorch, torch's flash and cuDNN attention and compiled FlexAttention; with --mode varlen, decode or
     paged what others have for packed sequences, few queries and paged caches.
     """
-    from flashgen.bench.picture import draw
-    from flashgen.tuning.workloads import problems
-
-    if resume and rows_file is None:
-        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    check_files(rows_file, resume, png)
     if seconds is not None and not 0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}; expected a positive number")
-    for path, suffix in ((rows_file, ""), (png, ".png")):
-        if path is not None:
-            check_target(path, suffix)
     output = Output.choose(json)
     modes = chosen_modes(mode) or ("dense",)
     shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
-    if not TRAINED.issuperset(modes):
-        if not TRAINED.isdisjoint(modes) or candidate or passes or png is not None or seconds is not None:
-            raise UsageError(
-                "--mode decode or paged was given with --mode dense or varlen, --candidate, --pass, --seconds or "
-                "--png; expected it without"
-            )
+    check_modes(modes, any((candidate, passes, png is not None, seconds is not None)))
+    if TRAINED.isdisjoint(modes):
         serving(specs, shapes, dtypes, modes, rounds, rows_file, resume, out, output)
         return
-    if len(modes) > 1:
+    session = session_of(modes[0], candidate, passes, rounds, seconds, out, rows_file, resume)
+    training(specs, shapes, dtypes, modes, session, out, output)
+    if session.left:
+        output.line(f"{session.left} cases were left when the time limit was reached; --resume takes them up again")
+    if png is not None and session.rows:
+        from flashgen.bench.picture import draw
+
+        draw(session.rows, png)
+        output.line(f"saved {png}")
+
+
+def check_files(rows_file: Path | None, resume: bool, png: Path | None) -> None:
+    """UsageError where nothing could be written there after all has been measured."""
+    if resume and rows_file is None:
+        raise UsageError("--resume was given without --rows; expected the file to resume from")
+    for path, suffix in ((rows_file, ""), (png, ".png")):
+        if path is not None:
+            check_target(path, suffix)
+
+
+def check_modes(modes: tuple[str, ...], has_training_options: bool) -> None:
+    """UsageError for forms of call that no one table has, and for options that are not those of serving."""
+    serves = not TRAINED.issuperset(modes)
+    if serves and (has_training_options or not TRAINED.isdisjoint(modes)):
+        raise UsageError(
+            "--mode decode or paged was given with --mode dense or varlen, --candidate, --pass, --seconds or "
+            "--png; expected it without"
+        )
+    if not serves and len(modes) > 1:
         raise UsageError("--mode dense was given with --mode varlen; expected one of them")
-    session = trained(modes[0], candidate, passes, rounds, seconds, out, rows_file, resume)
+
+
+def training(
+    specs: list[str], shapes: tuple[TuneShape, ...] | None, dtypes: tuple[str, ...] | None, modes: tuple[str, ...],
+    session: Session, out: Path, output: Output,
+) -> None:  # fmt: skip
+    """Calls that have gradients, a table a case."""
+    from flashgen.tuning.workloads import problems
 
     packages = Packages(out, output)
 
@@ -95,14 +119,9 @@ def bench(
             show(rows, output)
 
     for_each(specs, one)
-    if session.left:
-        output.line(f"{session.left} cases were left when the time limit was reached; --resume takes them up again")
-    if png is not None and session.rows:
-        draw(session.rows, png)
-        output.line(f"saved {png}")
 
 
-def trained(
+def session_of(
     mode: str, candidates: list[str] | None, passes: list[str] | None, rounds: int, seconds: float | None, out: Path,
     rows_file: Path | None, resume: bool,
 ) -> Session:  # fmt: skip

@@ -119,26 +119,32 @@ def tune(
     def one(spec: str) -> None:
         variant = packages.read(spec)
         check_kernels(kernel, shapes or shapes_of(variant, modes))
-        saved = Saved(table, report)
-        outcomes: dict[Workload, Outcome] = {}
-
-        def done(outcome: Outcome) -> None:
-            outcomes[outcome.workload] = outcome
-            saved.measurements(outcome)
-
-        try:
-            search(variant, out, indices, kernel, output, {**options, "done": done})
-        finally:
-            # What was measured before an error took its time too.
-            for outcome in outcomes.values():
-                output.line(f"{variant.name}: {outcome}")
-                show_ranking(outcome, output)
-                output.document(outcome)
-                saved.pictures(outcome)
-            saved.tell(output)
-        saved.check()
+        search_and_show(variant, out, indices, kernel, output, options, Saved(table, report))
 
     for_each(specs, one)
+
+
+def search_and_show(
+    variant: Variant, out: Path, gpus: list[int] | None, kernel: str, output: Output, options: Mapping[str, Any],
+    saved: Saved,
+) -> None:  # fmt: skip
+    """Tune a variant, and show and save what came of it, also of what was done before an error: it took its time."""
+    outcomes: dict[Workload, Outcome] = {}
+
+    def done(outcome: Outcome) -> None:
+        outcomes[outcome.workload] = outcome
+        saved.measurements(outcome)
+
+    try:
+        search(variant, out, gpus, kernel, output, {**options, "done": done})
+    finally:
+        for outcome in outcomes.values():
+            output.line(f"{variant.name}: {outcome}")
+            show_ranking(outcome, output)
+            output.document(outcome)
+            saved.pictures(outcome)
+        saved.tell(output)
+    saved.check()
 
 
 def search(
