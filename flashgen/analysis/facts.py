@@ -22,8 +22,8 @@ from flashgen.lang.traversal import variables, walk
 from flashgen.lang.variables import BATCH, LAST_KEY, B, Q, is_uniform
 from flashgen.spec.variant import Input, Variant
 
-# Of all tiles: built-in configs are for what these take.
-MOST = 0.75
+# The share of tiles that are most of them: built-in configs are for what these take.
+MOST_TILES = 0.75
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Facts:
         return False
 
     @cached_property
-    def truth(self) -> TileTruth:
+    def tile_truth(self) -> TileTruth:
         """What the corners of a tile say of the mask."""
         return tile_truth(self.variant.mask, self.ranges)
 
@@ -99,6 +99,7 @@ class Facts:
 
     @property
     def mask_by_head(self) -> bool:
+        """Whether it differs from one head to the next."""
         return bool(variables(self.variant.mask) & {"h", "kv_h"})
 
     @cached_property
@@ -124,7 +125,7 @@ class Facts:
         return any(isinstance(node, Gather) and level(node) == COL for node in walk(self.variant.mask))
 
     @cached_property
-    def of_positions(self) -> bool:
+    def mask_of_positions(self) -> bool:
         """Whether the mask follows from positions alone, and no input is read along them."""
         if any({"q", "k"} & variables(node) for node in self.gathers):
             return False
@@ -134,7 +135,7 @@ class Facts:
     def plain_mask(self) -> bool:
         """Whether all there is to the variant is a mask of positions that leaves each key an interval of queries."""
         bounded = not self.rows_scheduled and bool(self.rows.lower or self.rows.upper)
-        return bounded and self.of_positions and self.logits.scaled is not None
+        return bounded and self.mask_of_positions and self.logits.scaled is not None
 
     @cached_property
     def logits(self) -> Logits:
@@ -149,7 +150,7 @@ class Facts:
     def usual_logit(self) -> Expr:
         """The logit in most full tiles."""
         uniform, pair = self.uniform, self.logits.pair
-        return pair if uniform is None or uniform.share < MOST else uniform.in_tile(pair)
+        return pair if uniform is None or uniform.share < MOST_TILES else uniform.in_tile(pair)
 
     @cached_property
     def has_long_functions(self) -> bool:

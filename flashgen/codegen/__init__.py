@@ -1,8 +1,9 @@
 """Rendering: from a checked Variant to a package of Triton kernels on disk."""
 
+from flashgen.codegen.default_configs import default_of
 from flashgen.codegen.loading import load_module
 from flashgen.codegen.render import identity, render
-from flashgen.codegen.scheduled import default_of, scheduled_kernels, uses_schedule
+from flashgen.codegen.scheduled import scheduled_kernels, uses_schedule
 from flashgen.codegen.sm90.learned import inputs_summed_by_key
 from flashgen.codegen.write import generate, on_trial, write_package
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen.declaration import Declaration, declaration, tuple_text
+from flashgen.codegen.default_configs import default_text
 from flashgen.codegen.docstrings import differentiable, quoted
-from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import reference_view
-from flashgen.codegen.scheduled import default_text
 from flashgen.codegen.signature import Arguments, own_arguments
 from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
@@ -67,8 +67,8 @@ def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> Modul
 
     What callers see goes by the names of the spec, all else by those of generated code.
     """
-    public, names = variant, inner_names(variant)
-    variant = inner(variant)
+    public, names = variant, mangled_names(variant)
+    variant = mangled(variant)
     inputs = kernels.views["backward_inputs"]
     declared = declaration(
         variant,

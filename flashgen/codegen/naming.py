@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flashgen.codegen.words import begun_with_a_letter, inner_name
+from flashgen.codegen.words import begun_with_a_letter, mangled_name
 from flashgen.lang.nodes import Expr, Gather, Index, Var, gather, index, var
 from flashgen.lang.traversal import rebuild, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
 
-def inner(variant: Variant) -> Variant:
+def mangled(variant: Variant) -> Variant:
     """The variant under the names of its generated code; itself where these are those of its spec."""
-    names = inner_names(variant)
+    names = mangled_names(variant)
     sizes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
     lets = [node for _, node in variant.lets]
     roots = [variant.score, variant.mask, *sizes, *lets]
@@ -32,11 +32,11 @@ def inner(variant: Variant) -> Variant:
     )
 
 
-def inner_names(variant: Variant) -> dict[str, str]:
+def mangled_names(variant: Variant) -> dict[str, str]:
     """What generated code calls each input, runtime param, dimension and let, by its name in the spec."""
     spec = [t.name for t in variant.inputs] + [p.name for p in variant.runtime_params]
     spec += [*variant.dim_names, *(name for name, _ in variant.lets)]
-    return {name: inner_name(name) for name in spec}
+    return {name: mangled_name(name) for name in spec}
 
 
 def _input(tensor: Input, sizes: Sequence[Expr], names: dict[str, str]) -> Input:

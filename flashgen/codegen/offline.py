@@ -27,14 +27,14 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.cache import triton_key
 
 from flashgen.codegen.assembler import assembler
+from flashgen.codegen.compile_lock import compile_lock
 from flashgen.codegen.launchers import make_launcher
 from flashgen.codegen.loading import load_module
 from flashgen.codegen.machine_sums import may_double_words
-from flashgen.codegen.once import once
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
-from flashgen.codegen.words import inner_name
+from flashgen.codegen.words import mangled_name
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.rounding import compiled_with
@@ -106,7 +106,7 @@ def compile_kernel(
     """
     module = _loaded(Path(path))
     record = kernel_of(kernel, config, packed)
-    unaligned = {f"stride_{inner_name(name)}_{axis}" for name, axis in map(str.split, odd)}
+    unaligned = {f"stride_{mangled_name(name)}_{axis}" for name, axis in map(str.split, odd)}
     unaligned |= {name for name, dim in (("head_dim", head_dim), ("v_head_dim", v_head_dim)) if dim % 16}
     given, fixed = types, constants
     types = _argument_types(module.IDENTITY.arguments, dtype)
@@ -186,7 +186,7 @@ def _compiled(source: ASTSource, target: str, launched: Mapping[str, Any], for_l
     start = time.perf_counter()
     try:
         with _assembler_log() as log:
-            with once(source, gpu_target(target), launched):
+            with compile_lock(source, gpu_target(target), launched):
                 compiled = triton.compile(source, target=gpu_target(target), options=dict(launched))
             if for_launch:
                 make_launcher(compiled)
@@ -248,8 +248,8 @@ def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
     """The types of a kernel's arguments as far as they are known by name; what is left is an int32."""
     types = {"scale": "fp32", "dropout_p": "fp32"}
     for name, kind in arguments.items():
-        types[f"{inner_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
-        types[inner_name(name)] = _TRITON_TYPES[kind]
+        types[f"{mangled_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
+        types[mangled_name(name)] = _TRITON_TYPES[kind]
     return types | _POINTERS | dict.fromkeys(_TENSORS, "*" + _TRITON_TYPES[dtype])
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.reference import expanded_shape
 from flashgen.emit.eager_nodes import Guard
 from flashgen.emit.torch import emit
@@ -42,7 +42,7 @@ class Pairwise:
 
 def render(variant: Variant) -> str:
     """The source of a module whose `make(<sizes>, **inputs_and_params)` returns the two functions."""
-    variant = inner(variant)
+    variant = mangled(variant)
     names = [i.name for i in variant.inputs] + [p.name for p in variant.runtime_params]
     lines = [
         "import math",
@@ -66,7 +66,7 @@ def render(variant: Variant) -> str:
 
 def make(variant: Variant, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> Pairwise:
     """The two functions for one problem: `sizes` has every name of SIZES, `arguments` the inputs and runtime params."""
-    names = inner_names(variant)
+    names = mangled_names(variant)
     wanted = {i.name for i in variant.inputs} | {p.name for p in variant.runtime_params}
     module = _load(render(variant), f"flashgen_pairwise_{variant.name}")
     chosen = {names[name]: value for name, value in arguments.items() if name in wanted}

@@ -13,7 +13,7 @@ from flashgen.codegen.imports import defined_names, import_block
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
-from flashgen.codegen.naming import inner
+from flashgen.codegen.naming import mangled
 from flashgen.codegen.registry import TEXTS
 from flashgen.codegen.templates import environment
 from flashgen.codegen.texts import PAIR, Kernels, render_kernels
@@ -64,7 +64,7 @@ def _kernels(variant: Variant) -> Kernels:
 
 @lru_cache(maxsize=16)
 def _kernels_by(variant: Variant, _: tuple[KernelText, ...]) -> Kernels:
-    return render_kernels(inner(variant))
+    return render_kernels(mangled(variant))
 
 
 def _owners(texts: Mapping[str, str]) -> dict[str, str]:

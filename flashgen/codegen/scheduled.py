@@ -1,89 +1,19 @@
-"""Which kernels of a variant walk a schedule of tiles, and which built-in configs theirs are."""
+"""Which kernels of a variant walk a schedule of tiles."""
 
 from __future__ import annotations
 
-import torch
-
 from flashgen.analysis.facts import facts_of
-from flashgen.analysis.rows import row_facts
-from flashgen.codegen.kernels.forward import default_name
-from flashgen.codegen.naming import inner
-from flashgen.lang.nodes import TRUE
-from flashgen.runtime import defaults
-from flashgen.runtime.defaults import Default
-from flashgen.runtime.registry import MODES
+from flashgen.codegen.naming import mangled
 from flashgen.spec.variant import Variant
-
-# Of values that are read for each pair: one of float32 fits beside the tiles of every built-in config.
-_MOST_BYTES = 4
-# Where rows of one tile are of several heads: what these have for each key is read for each pair.
-_HEADS_IN_ROWS = (*MODES["decode"], *MODES["paged"])
 
 
 def uses_schedule(variant: Variant) -> bool:
     """Whether its forward kernel walks one."""
-    return facts_of(inner(variant)).uses_schedule
+    return facts_of(mangled(variant)).uses_schedule
 
 
 def scheduled_kernels(variant: Variant) -> frozenset[str]:
     """The kernels that walk one: along keys where these are no interval, along queries where those are none."""
-    facts = facts_of(inner(variant))
+    facts = facts_of(mangled(variant))
     along_keys = ("forward", "backward_q") if facts.uses_schedule else ()
     return frozenset((*along_keys, *(("backward_kv",) if facts.rows_scheduled else ())))
-
-
-def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
-    """The built-in default of a variant's kernel, as its module has it: by capability, dtype and head dimensions.
-
-    `packed`: that for packed sequences.
-    """
-    dense = _dense_default(variant, kernel)
-    return defaults.packed_default(kernel, kernel in scheduled_kernels(variant), dense) if packed else dense
-
-
-def _dense_default(variant: Variant, kernel: str) -> Default:
-    default: Default = getattr(defaults, _default_name(variant, kernel))
-    if _reads_much(variant, kernel):
-        return defaults.unpipelined(default)
-    return defaults.beside_pairs(default, _pair_bytes(variant, kernel)) if _pairs_matter(variant, kernel) else default
-
-
-def default_text(variant: Variant, kernel: str) -> str:
-    """The built-in default of a variant's kernel as the text of its module."""
-    name = f"runtime.{_default_name(variant, kernel)}"
-    if _reads_much(variant, kernel):
-        return f"runtime.unpipelined({name})"
-    return f"runtime.beside_pairs({name}, {_pair_bytes(variant, kernel)})" if _pairs_matter(variant, kernel) else name
-
-
-def _default_name(variant: Variant, kernel: str) -> str:
-    facts = facts_of(inner(variant))
-    if kernel == "forward":
-        return default_name(facts)
-    scheduled = kernel in scheduled_kernels(variant)
-    if kernel == "backward_kv" and not scheduled:
-        if variant.dropout is not None:
-            return "default_dropout_backward_kv_config"
-        if facts.gathers_of_pairs:
-            in_rows = facts.variant.mask is TRUE and not facts.has_lookups
-            return f"default_{'rows_of_' if in_rows else ''}pairs_backward_kv_config"
-        if facts.plain_mask:
-            return "default_masked_backward_kv_config"
-    return f"default_{'scheduled_' if scheduled else ''}{kernel}_config"
-
-
-def _reads_much(variant: Variant, kernel: str) -> bool:
-    """Whether what is read for each pair leaves a pipeline no shared memory: it holds a tile of each value a stage."""
-    return _pair_bytes(variant, kernel) > _MOST_BYTES
-
-
-def _pairs_matter(variant: Variant, kernel: str) -> bool:
-    """Whether a default must leave room for what is read for each pair: where it pipelines on every GPU."""
-    return kernel in _HEADS_IN_ROWS and _pair_bytes(variant, kernel) > 0
-
-
-def _pair_bytes(variant: Variant, kernel: str) -> int:
-    found = inner(variant)
-    facts = row_facts(found) if kernel in _HEADS_IN_ROWS else facts_of(found)
-    dtypes = {tensor.name: tensor.dtype for tensor in found.inputs}
-    return sum(getattr(torch, dtypes[node.input]).itemsize for node in facts.gathers_of_pairs)

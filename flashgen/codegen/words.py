@@ -48,7 +48,7 @@ def words() -> frozenset[str]:
     return frozenset(found - _OF_SUGAR)
 
 
-def inner_name(name: str) -> str:
+def mangled_name(name: str) -> str:
     """What generated code calls an input, runtime param, dimension or let of this name; different for each."""
     name = begun_with_a_letter(name)
     base = name.rstrip("_")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from flashgen.emit.eager import EagerStatements
 from flashgen.emit.eager_names import eager_names
 from flashgen.emit.eager_nodes import EagerWriter, Guard, MayLack, Wraps
+from flashgen.emit.eager_statements import EagerStatements
 from flashgen.emit.fragments import Fragment
 from flashgen.lang.nodes import Expr
 from flashgen.lang.traversal import walk

@@ -10,7 +10,7 @@ from flashgen.analysis.packed import length_along
 from flashgen.codegen import inputs_summed_by_key
 from flashgen.codegen.offline import compile_kernel, compile_wanted, get_ready
 from flashgen.codegen.rehearsal import Wanted
-from flashgen.codegen.words import inner_name
+from flashgen.codegen.words import mangled_name
 from flashgen.lang.variables import BATCH
 from flashgen.problems.problem import Problem
 from flashgen.problems.sizes import input_sizes, shape_of
@@ -51,7 +51,7 @@ class Compiler:
         odd = [name for name, stride in strides.items() if stride % 16]
         # Triton takes a 1 as if it stood in the kernel's text.
         ones = (name.split() for name in odd if strides[name] == 1)
-        constants |= {f"stride_{inner_name(name)}_{axis}": 1 for name, axis in ones}
+        constants |= {f"stride_{mangled_name(name)}_{axis}": 1 for name, axis in ones}
         return compile_kernel(
             self._path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd,
             self._learned, types=types, constants=constants, packed=p.packed,

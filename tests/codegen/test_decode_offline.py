@@ -12,7 +12,7 @@ from hard_specs import SPECS
 from packaging.version import Version
 
 from flashgen.codegen import generate
-from flashgen.codegen.scheduled import default_of
+from flashgen.codegen.default_configs import default_of
 from flashgen.runtime.decoding import row_tile, shared_bytes
 from flashgen.runtime.defaults import default_decode_paged_config
 from flashgen.runtime.gpus import shared_limit

@@ -18,7 +18,7 @@ from ruff import find_ruff_bin
 
 from flashgen import runtime
 from flashgen.codegen import generate, load_module
-from flashgen.codegen.words import inner_name, words
+from flashgen.codegen.words import mangled_name, words
 from flashgen.runtime import gluon
 from flashgen.spec import load
 from flashgen.spec.names import name_problem
@@ -108,7 +108,7 @@ def test_a_user_may_take_any_name(tmp_path: Path, chunk: int) -> None:
     check = [find_ruff_bin(), "check", "--isolated", "--select", "F821,F822,F823,F811", str(path)]
     found = subprocess.run(check, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
-    given = {inner_name(name) for name in names_of(chunk)}
+    given = {mangled_name(name) for name in names_of(chunk)}
     for function in filter(is_kernel, ast.parse(whole(files_of(path))).body):
         arguments = {argument.arg for argument in function.args.args}
         stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -141,7 +141,7 @@ def test_different_names_stay_different() -> None:
     both = {
         f"{before}{name}{after}" for name in names() for before in ("", "_", "under_", "under") for after in ("", "_")
     }
-    assert len({inner_name(name) for name in both}) == len(both)
+    assert len({mangled_name(name) for name in both}) == len(both)
 
 
 @pytest.mark.parametrize("name", ["scale", "config", "plan"])

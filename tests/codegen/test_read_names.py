@@ -12,7 +12,7 @@ from packages import files_of, whole
 from ruff import find_ruff_bin
 
 from flashgen.codegen import generate
-from flashgen.codegen.words import inner_name
+from flashgen.codegen.words import mangled_name
 from flashgen.lang.nodes import Type
 from flashgen.spec import load
 
@@ -29,7 +29,7 @@ def test_every_name_that_is_read_is_defined(tmp_path: Path, name: str) -> None:
 def test_no_kernel_is_made_for_one_value_of_a_runtime_param(tmp_path: Path, name: str) -> None:
     variant = load(SPECS[name])
     tree = ast.parse(whole(files_of(generate(variant, tmp_path))))
-    integers = {inner_name(param.name) for param in variant.runtime_params if param.type is Type.INT}
+    integers = {mangled_name(param.name) for param in variant.runtime_params if param.type is Type.INT}
     launched = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _options(node) is not None]
     assert len(launched) > 5
     for kernel in launched:

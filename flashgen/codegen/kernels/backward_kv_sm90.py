@@ -209,7 +209,7 @@ _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
-    return facts.of_positions and (score is None or "q" not in score.body.reads)
+    return facts.mask_of_positions and (score is None or "q" not in score.body.reads)
 
 
 def _sizes(used: set[str]) -> tuple[str, ...]:

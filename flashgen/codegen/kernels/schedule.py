@@ -53,7 +53,7 @@ class ScheduleView:
 
 def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
-    variant, truth = facts.variant, facts.truth
+    variant, truth = facts.variant, facts.tile_truth
     prologue = new_prologue(facts, packs=True)
     # What is computed in front of the loop may go by other names here.
     mask = named_apart(mask_function(facts, prologue), known, "_in_tile")

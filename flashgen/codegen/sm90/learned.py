@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts, facts_of
 from flashgen.codegen.learned import SiteTexts, summed_by_key
-from flashgen.codegen.naming import inner, inner_names
+from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.pairs import Function
 from flashgen.codegen.sm90.uniform import AT_HAND
 from flashgen.emit.prologue import Prologue
@@ -105,10 +105,10 @@ def inputs_summed_by_key(variant: Variant) -> tuple[str, ...]:
 
     None where each has a default, such as ALiBi's slopes: few learn these.
     """
-    facts = facts_of(inner(variant))
+    facts = facts_of(mangled(variant))
     if not summed_by_key(facts):
         return ()
-    spec = {inside: name for name, inside in inner_names(variant).items()}
+    spec = {inside: name for name, inside in mangled_names(variant).items()}
     names = tuple(spec[each.site.gather.input] for each in facts.placements)
     return names if any(t.name in names and t.default is None for t in variant.inputs) else ()
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import triton
 
+from flashgen.codegen.compile_lock import compile_lock
 from flashgen.codegen.offline import gpu_target
-from flashgen.codegen.once import once
 
 TARGET = gpu_target("sm_90")
 
@@ -21,10 +21,10 @@ def test_the_same_kernel_waits_and_another_does_not(tmp_path, monkeypatch):
     entered = []
 
     def compile_too(text, options):
-        with once(source(text), TARGET, options):
+        with compile_lock(source(text), TARGET, options):
             entered.append((text, options["num_warps"]))
 
-    with once(source("a"), TARGET, {"num_warps": 4}):
+    with compile_lock(source("a"), TARGET, {"num_warps": 4}):
         asked = [("b", 4), ("a", 8), ("a", 4)]
         threads = [threading.Thread(target=compile_too, args=(text, {"num_warps": n})) for text, n in asked]
         for thread in threads:
@@ -39,7 +39,7 @@ def test_the_same_kernel_waits_and_another_does_not(tmp_path, monkeypatch):
 
 def test_a_compilation_that_fails_leaves_no_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-    with pytest.raises(ZeroDivisionError), once(source("a"), TARGET, {}):
+    with pytest.raises(ZeroDivisionError), compile_lock(source("a"), TARGET, {}):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
 
@@ -47,7 +47,7 @@ def test_a_compilation_that_fails_leaves_no_lock(tmp_path, monkeypatch):
 def test_a_cache_that_cannot_be_locked_is_no_reason_not_to_compile(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "file"))
-    with once(source("a"), TARGET, {}):
+    with compile_lock(source("a"), TARGET, {}):
         entered = True
     assert entered
 
@@ -56,6 +56,6 @@ def test_options_that_are_triton_s_own_make_no_difference(tmp_path, monkeypatch)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     names = []
     for options in ({"num_warps": 4}, {"num_warps": 4, "num_ctas": 1}):
-        with once(source("a"), TARGET, options):
+        with compile_lock(source("a"), TARGET, options):
             names += [path.name for path in tmp_path.iterdir()]
     assert len(names) == 2 and len(set(names)) == 1

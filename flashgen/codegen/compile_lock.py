@@ -15,7 +15,7 @@ from triton.compiler import ASTSource, make_backend
 
 
 @contextlib.contextmanager
-def once(source: ASTSource, target: GPUTarget, launched: Mapping[str, Any]) -> Iterator[None]:
+def compile_lock(source: ASTSource, target: GPUTarget, launched: Mapping[str, Any]) -> Iterator[None]:
     """A process that compiles the same as another one waits here, and then finds it in Triton's cache.
 
     In a cache that cannot be locked, such as one that is not ours to write to, nobody waits.
