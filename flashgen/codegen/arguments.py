@@ -49,6 +49,7 @@ def new_prologue(
 
 
 def q_offset(facts: Facts) -> str:
+    """What is added to the number of a query, counted from 0, for its position."""
     return " + (kv_len - q_len)" if facts.bottom_right else ""
 
 

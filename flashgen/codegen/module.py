@@ -11,8 +11,8 @@ from flashgen.codegen.docstrings import differentiable, quoted
 from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import reference_view
+from flashgen.codegen.rendered_kernels import RenderedKernels
 from flashgen.codegen.signature import Arguments, own_arguments
-from flashgen.codegen.texts import Kernels
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.registry import TUNED
 from flashgen.spec.variant import Variant
@@ -31,7 +31,7 @@ class ModuleView:
 
     title: str
     identity: Identity
-    kernels: Kernels
+    kernels: RenderedKernels
     defaults: dict[str, str]
     defaults_without_dropout: dict[str, str]
     declared: Declaration
@@ -62,7 +62,7 @@ class ModuleView:
         return self.scheduled and bool(self.kernels.views["backward_kv"].scheduled)
 
 
-def module_view(variant: Variant, kernels: Kernels, identity: Identity) -> ModuleView:
+def module_view(variant: Variant, kernels: RenderedKernels, identity: Identity) -> ModuleView:
     """Lay the module out beside its rendered kernels.
 
     What callers see goes by the names of the spec, all else by those of generated code.

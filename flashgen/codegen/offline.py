@@ -28,9 +28,9 @@ from triton.runtime.cache import triton_key
 
 from flashgen.codegen.assembler import assembler
 from flashgen.codegen.compile_lock import compile_lock
+from flashgen.codegen.cubin import may_double_words
 from flashgen.codegen.launchers import make_launcher
 from flashgen.codegen.loading import load_module
-from flashgen.codegen.machine_sums import may_double_words
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words

@@ -15,8 +15,8 @@ from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import mangled
 from flashgen.codegen.registry import TEXTS
+from flashgen.codegen.rendered_kernels import PAIR, RenderedKernels, render_kernels
 from flashgen.codegen.templates import environment
-from flashgen.codegen.texts import PAIR, Kernels, render_kernels
 from flashgen.runtime.collecting import no_collections
 from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
@@ -45,25 +45,25 @@ def identity(variant: Variant) -> Identity:
     return _identity(variant, _kernels(variant))
 
 
-def _identity(variant: Variant, kernels: Kernels) -> Identity:
+def _identity(variant: Variant, kernels: RenderedKernels) -> Identity:
     digests = kernel_digests(kernels.texts, _owners(kernels.texts))
     arguments = {t.name: t.dtype for t in variant.inputs} | {p.name: p.type.value for p in variant.runtime_params}
     return Identity(variant.name, specs.digest(variant), digests, variant.source, arguments)
 
 
-def _titles(variant: Variant, kernels: Kernels) -> dict[str, str]:
+def _titles(variant: Variant, kernels: RenderedKernels) -> dict[str, str]:
     """What each file computes."""
     found = {text.name: text.what(variant) for text in TEXTS if text.name in kernels.texts}
     found[PAIR] = "what several kernels compute of a pair of query and key"
     return {name: found[name] for name in kernels.texts}
 
 
-def _kernels(variant: Variant) -> Kernels:
+def _kernels(variant: Variant) -> RenderedKernels:
     return _kernels_by(variant, tuple(TEXTS))
 
 
 @lru_cache(maxsize=16)
-def _kernels_by(variant: Variant, _: tuple[KernelText, ...]) -> Kernels:
+def _kernels_by(variant: Variant, _: tuple[KernelText, ...]) -> RenderedKernels:
     return render_kernels(mangled(variant))
 
 

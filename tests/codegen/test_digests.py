@@ -11,7 +11,7 @@ from gallery import VARIANTS
 from flashgen.codegen import identity, render
 from flashgen.codegen.digests import kernel_digests
 from flashgen.codegen.imports import defined_names
-from flashgen.codegen.texts import Piece, placed
+from flashgen.codegen.rendered_kernels import Piece, placed
 from flashgen.spec import load
 
 TEXTS = {

@@ -23,7 +23,7 @@ from flashgen.codegen import render
 from flashgen.codegen.export import bundle
 from flashgen.codegen.pairwise import render as render_pairwise
 from flashgen.codegen.render import exported_docstring
-from flashgen.codegen.texts import render_kernels
+from flashgen.codegen.rendered_kernels import render_kernels
 from flashgen.errors import SpecError
 from flashgen.printable import is_printable
 from flashgen.spec import load

@@ -1,4 +1,4 @@
-"""Whether machine code is worth disassembling: the disassembler takes half a second to start, reading this 10 ms.
+"""A cubin looked through for what makes it worth disassembling, which takes half a second; this takes 10 ms.
 
 Reads NVIDIA's instructions of 16 bytes, as `nvdisasm -hex` shows them for GPUs with WGMMA.
 """

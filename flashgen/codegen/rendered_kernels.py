@@ -1,4 +1,4 @@
-"""The texts of a variant's files, imports and docstrings left out, and the views that they were rendered from."""
+"""A variant's kernels as texts, imports and docstrings left out, with the views that they were rendered from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PAIR = "pair"
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """The views by the names of their files, None for a kernel that a variant does not have; `texts` has that of each
-    file. `launched` has what the runtime launches: by the name that it knows the name of the function.
+class RenderedKernels:
+    """`views` are by the names of files, None for a kernel that a variant does not have; `texts` has that of each file.
+
+    `launched` has what the runtime launches: by the name that it knows the name of the function.
     """
 
     views: Views
@@ -28,7 +29,7 @@ class Kernels:
     launched: Mapping[str, str]
 
 
-def render_kernels(variant: Variant) -> Kernels:
+def render_kernels(variant: Variant) -> RenderedKernels:
     """Work out the views and render a text for each kernel, and one for what several of them share."""
     views = Views(facts_of(variant))
     for kernel in TEXTS:
@@ -36,7 +37,7 @@ def render_kernels(variant: Variant) -> Kernels:
     present = [kernel for kernel in as_read() if views[kernel.name] is not None]
     texts = {kernel.name: _macro(kernel.source, "text", views[kernel.name]) for kernel in present}
     launched = {name: function for kernel in present for name, function in kernel.functions}
-    return Kernels(views, placed(texts, tuple(map(_function, views.functions))), launched)
+    return RenderedKernels(views, placed(texts, tuple(map(_function, views.functions))), launched)
 
 
 @dataclass(frozen=True)

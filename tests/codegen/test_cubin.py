@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from triton import knobs
 
-from flashgen.codegen.machine_sums import may_double_words
+from flashgen.codegen.cubin import may_double_words
 from flashgen.codegen.sass import disassembled, doubled_words
 
 # Sums of 64 bits of what threads share, and of what they do not.
