@@ -50,14 +50,7 @@ def flex_attention(
     """
     if return_lse and return_aux is not None:
         raise ValueError("return_lse and return_aux are both given; expected return_aux=AuxRequest(lse=True) alone")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        _check_tensor(name, tensor)
-    if not isinstance(block_mask, BlockMask | type(None)):
-        raise TypeError(f"block_mask is {type(block_mask).__name__}; expected a BlockMask, as create_block_mask makes")
-    if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"query has {query.shape[1]} heads and key has {key.shape[1]}; expected as many, or enable_gqa=True"
-        )
+    _check_arguments(query, key, value, block_mask, enable_gqa)
     batch, heads, q_len, _ = query.shape
     kv_len = key.shape[2]
     mask_mod = None if block_mask is None else _mask_mod(block_mask, batch, heads, q_len, kv_len)
@@ -73,14 +66,28 @@ def flex_attention(
         arguments["config"] = _config(kernel_options)
     scale = _number(scale)
     found = kernels.attention(query, key, value, scale=scale, return_lse=wants_lse, return_max=wants_max, **arguments)
-    if return_aux is None:
-        return found
+    return found if return_aux is None else _with_aux(found, wants_lse, wants_max)
+
+
+def _with_aux(found: Any, wants_lse: bool, wants_max: bool) -> tuple[torch.Tensor, Any]:
+    """out and an AuxOutput of what else was found."""
     # Older versions of torch, which have none, ask for none.
     from torch.nn.attention.flex_attention import AuxOutput
 
     out, *more = found if isinstance(found, tuple) else (found,)
     named = dict(zip([*["lse"] * wants_lse, *["max_scores"] * wants_max], more, strict=True))
     return out, AuxOutput(**named)
+
+
+def _check_arguments(query: Any, key: Any, value: Any, block_mask: object, enable_gqa: bool) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _check_tensor(name, tensor)
+    if not isinstance(block_mask, BlockMask | type(None)):
+        raise TypeError(f"block_mask is {type(block_mask).__name__}; expected a BlockMask, as create_block_mask makes")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"query has {query.shape[1]} heads and key has {key.shape[1]}; expected as many, or enable_gqa=True"
+        )
 
 
 def _check_tensor(name: str, given: Any) -> None:
