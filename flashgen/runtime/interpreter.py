@@ -64,7 +64,7 @@ def _mend() -> None:
     running = vars(interpreter).setdefault(_RUNNING, RLock())
     execute = interpreter.GridExecutor.__call__
     operators = Operators(interpreter)
-    language = Language(interpreter, operators.members, operators.functions)
+    language = Language(interpreter, operators.members, operators.functions, operators.of_descriptors)
     rewrite = interpreter.FunctionRewriter.rewrite_ast
 
     def rewrite_alone(self: Any) -> Any:

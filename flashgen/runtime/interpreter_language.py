@@ -20,11 +20,17 @@ Patches = list[tuple[Any, str, Any]]
 
 
 class Language:
-    """The patches of Triton's `interpreter`, and members of tensors and functions instead of its own."""
+    """The patches of Triton's `interpreter`, and members of tensors and descriptors, and functions, of our own."""
 
-    def __init__(self, interpreter: Any, members: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
+    def __init__(
+        self, interpreter: Any, members: Mapping[str, Any], functions: Mapping[str, Any],
+        of_descriptors: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self._interpreter = interpreter
-        self._own = [(tl.tensor, members), (tl, functions), (tl.core, functions)]
+        self._own = [
+            (tl.tensor, members), (tl, functions), (tl.core, functions),
+            (tl.core.tensor_descriptor_base, of_descriptors),
+        ]  # fmt: skip
         self._patch = interpreter._patch_lang
         self._mine = _OfThread()
         self._made: Patches = []

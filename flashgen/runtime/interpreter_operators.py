@@ -13,6 +13,7 @@ from typing import Any
 from triton.language import core
 
 from flashgen.runtime.interpreter_pairs import POINTER, TEST, UNKNOWN, Pairs
+from flashgen.runtime.interpreter_tiles import Tiles
 from flashgen.runtime.interpreter_types import FLOATS, INTEGERS, NUMBERS
 
 Compute = Callable[[Any, Any], Any]
@@ -30,12 +31,14 @@ class Operators:
 
         self._np, self._semantic = np, interpreter.interpreter_semantic
         self._pairs = Pairs(interpreter.TensorHandle)
+        tiles = Tiles(interpreter, self._pairs)
         self._module, self._dtype_of = interpreter, interpreter._get_np_dtype
         self.members = {**self._arithmetic(), **self._comparisons(), "__getitem__": self._getitem(), "to": self._to()}
         self.functions = {
             "minimum": self._extremum("minimum", np.minimum), "maximum": self._extremum("maximum", np.maximum),
-            "where": self._where(), "load": self._load(),
+            "where": self._where(), "load": self._load(), **tiles.functions,
         }  # fmt: skip
+        self.of_descriptors = tiles.of_descriptors
 
     def _arithmetic(self) -> dict[str, Callable]:
         np, tests = self._np, {*INTEGERS, TEST}

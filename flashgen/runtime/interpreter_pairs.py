@@ -84,8 +84,12 @@ class Pairs:
         return known[key]
 
     def _with_number(self, left: Any, kind: type) -> Pair:
-        """A number becomes one of the tensor's type, where that has it."""
+        """A number becomes one of the tensor's type, where that has it; beside a pointer it is of elements."""
         scalar = left.scalar
+        if kind is bool and scalar.name == TEST:
+            return self._pair(TEST, scalar, tile_sizes(left), right=bool)
+        if kind is int and scalar.is_ptr():
+            return self._pair(POINTER, scalar, tile_sizes(left), right=self._bytes_of_number(scalar.element_ty))
         if kind not in (int, float) or scalar.name not in NUMBERS or (kind is float and scalar.is_int()):
             return UNKNOWN
         make = self._dtypes[scalar.name].type
@@ -118,8 +122,12 @@ class Pairs:
 
     def _bytes(self, element: Any) -> Change:
         """Of so many elements."""
-        width, address = max(1, element.primitive_bitwidth // 8), self._address
+        width, address = _width(element), self._address
         return lambda offsets: width * offsets.astype(address)
+
+    def _bytes_of_number(self, element: Any) -> Change:
+        width, address, (least, most) = _width(element), self._address, RANGE
+        return lambda n: address(width * n % 2**64) if least <= n <= most else None
 
     def cast(self, source: Any, target: Any) -> Change | None:
         """From an array of a type to a tensor of the same sizes; None where it is not between numbers, or of tests."""
@@ -170,6 +178,10 @@ def _common(left: list[int], right: list[int]) -> list[int] | None:
     if len(left) != len(right) or any(a != b and 1 not in (a, b) for a, b in pairs):
         return None
     return [b if a == 1 else a for a, b in pairs]
+
+
+def _width(element: Any) -> int:
+    return max(1, int(element.primitive_bitwidth) // 8)
 
 
 def _tile_type(scalar: Any, sizes: Sequence[int]) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 from triton.language import core
 from triton.language.semantic import TritonSemantic
 
+from flashgen.runtime.interpreter_places import tile_places
+
 INTEGERS = ("int8", "int16", "int32", "int64")
 FLOATS = ("fp32", "fp64")
 # What two operands of one of these types are computed in, whatever the operation: that type. Of two, the later one.
@@ -181,20 +183,11 @@ def _spare_checks(handle: Any) -> None:
 
 
 def _spare_places(interpreter: Any) -> None:
-    """Where a descriptor's tile lies: each dimension by itself until all are known."""
-    import numpy as np
-
+    """Where a descriptor's tile lies."""
     handle, int1 = interpreter.TensorHandle, core.int1
 
     def places(self: Any, offsets: Sequence[Any]) -> tuple[Any, Any]:
-        width = self.base.dtype.element_ty.primitive_bitwidth // 8
-        assert offsets[-1].data * width % 16 == 0, "block offset start must be 16-byte aligned"
-        addresses, inside = self.base.data, np.ones(1, bool)
-        for dim, size in enumerate(self.block_shape):
-            along = [size if each == dim else 1 for each in range(self.ndim)]
-            place = (offsets[dim].data + np.arange(size)).reshape(along)
-            addresses = addresses + (width * place * self.strides[dim].data).astype(np.uint64)
-            inside = inside & (place >= 0) & (place < self.shape[dim].data)
+        addresses, inside = tile_places(self, [offset.data.item() for offset in offsets])
         return handle(addresses, self.base.dtype.scalar), handle(inside, int1)
 
     interpreter.TensorDescHandle.materialize_pointers = places

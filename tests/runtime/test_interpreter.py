@@ -188,7 +188,7 @@ def test_a_kernel_that_runs_while_a_copy_mends_the_interpreter_goes_on_as_it_beg
         _patch_lang=lambda function: given.append(function) or interpreter._LangPatchScope(),
         _LangPatchScope=interpreter._LangPatchScope,
     )
-    language = Language(first, {}, {"load": print})
+    language = Language(first, {}, {"load": print}, {})
     assert not language.patch(_power)._changes and given == [_power]
     language.begin()
     scope = language.patch(_power)

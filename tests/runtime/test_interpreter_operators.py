@@ -131,6 +131,91 @@ def test_loads(quick: Any) -> None:
     compare(quick.functions["load"], tl.load, tensor(tl.int32, (4,)))
 
 
+def test_stores(quick: Any) -> None:
+    """What lies in memory afterwards, or the same error."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    def stored(store: Any, element: Any, *operands: Any, **named: Any) -> Any:
+        held, kind = np.zeros(64, np.int32), tl.pointer_type(element)
+        places = np.arange(32, dtype=np.uint64).reshape(4, 8) * np.uint64(4) + np.uint64(held.ctypes.data)
+        pointer = tl.tensor(interpreter.TensorHandle(places, kind), tl.block_type(kind, [4, 8]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                store(pointer, *operands, **named)
+            except Exception as error:  # noqa: BLE001 - whatever Triton raises
+                return type(error), str(error)
+        return held.tolist()
+
+    for element in (tl.int1, tl.int16, tl.int32, tl.float16, tl.float32):
+        for value in [*tensors(), 3, 1.5]:
+            for mask in (None, tensor(tl.int1, (4, 8), 5), tensor(tl.int1, (4, 1)), tensor(tl.int1, ())):
+                expected = stored(tl.store, element, value, mask, _semantic=interpreter.interpreter_semantic)
+                assert stored(quick.functions["store"], element, value, mask) == expected
+
+
+def test_products(quick: Any) -> None:
+    """Each twice: the first time Triton has its say."""
+    for dtype in (tl.int8, tl.float16, tl.bfloat16, tl.float32, tl.float64):
+        left, right = tensor(dtype, (16, 32)), tensor(dtype, (32, 16), 3)
+        for acc in (None, tensor(tl.float32, (16, 16)), tensor(tl.int32, (16, 16)), tensor(tl.float32, (16, 32))):
+            for precision in (None, "ieee", tl.constexpr("tf32"), "none"):
+                for _ in range(2):
+                    compare(quick.functions["dot"], tl.dot, left, right, acc, precision)
+        compare(quick.functions["dot"], tl.dot, left, left)
+
+
+def test_tiles_of_constants(quick: Any) -> None:
+    for end in (8, tl.constexpr(16), 7, 8.0):
+        for _ in range(2):
+            compare(quick.functions["arange"], tl.core.arange, 0, end)
+    for sizes in ([4, 8], [tl.constexpr(4), 1], [3]):
+        for value in (0, 0.0, -0.0, True, float("-inf"), float("nan"), tl.constexpr(-0.0), tensor(tl.float32, ())):
+            for dtype in (tl.int32, tl.float32, tl.constexpr(tl.float16), tl.int1):
+                for _ in range(2):
+                    compare(quick.functions["full"], tl.core.full, sizes, value, dtype)
+
+
+def test_nothing_is_written_to_tiles_that_are_made_once(quick: Any) -> None:
+    make = quick.functions["full"]
+    for _ in range(2):
+        tile = make([4, 8], 0, tl.int32)
+        assert (quick.members["__add__"](tile, 10).handle.data == 10).all()
+        with pytest.raises(ValueError, match="read-only"):
+            tile.handle.data[0] = 1
+
+
+@pytest.mark.parametrize("begins", [(0, 0), (2, 16), (-3, 8), (5, -8), (6, 24), (40, 0), (0, 64), (-40, 0), (3, 3)])
+def test_loads_by_descriptors(quick: Any, begins: tuple[int, int]) -> None:
+    """The tile that numpy cuts out of a tensor among zeros."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    from flashgen.runtime.interpreter_places import tile_places
+
+    (rows, columns), semantic = (7, 24), interpreter.interpreter_semantic
+    around = np.zeros((128, 256), np.float32)
+    held = np.frombuffer(bytearray(8 * 32 * 4 + 16), np.float32)
+    held = held[(-held.ctypes.data // 4) % 4 :][: 8 * 32].reshape(8, 32)
+    held[:] = np.arange(8 * 32).reshape(8, 32) + 1
+    around[64 : 64 + rows, 64 : 64 + columns] = held[:rows, :columns]
+    kind = tl.pointer_type(tl.float32)
+    base = tl.tensor(interpreter.TensorHandle(np.array([held.ctypes.data], np.uint64), kind), kind)
+    descriptor = semantic.make_tensor_descriptor(base, [rows, columns], [32, 1], [4, 16])
+    for offsets in ([*begins], [*map(tl.constexpr, begins)], [*(semantic.to_tensor(begin) for begin in begins)]):
+        if begins[1] % 4:
+            with pytest.raises(AssertionError, match="16-byte aligned"):
+                quick.of_descriptors["load"](descriptor, offsets)
+            continue
+        found = quick.of_descriptors["load"](descriptor, offsets)
+        assert found.type == descriptor.block_type and [int(size) for size in found.shape] == [4, 16]
+        row, column = 64 + begins[0], 64 + begins[1]
+        assert (found.handle.data == around[row : row + 4, column : column + 16]).all()
+        _, inside = tile_places(descriptor.handle, begins)
+        assert (np.broadcast_to(inside, (4, 16)) == (found.handle.data != 0)).all()
+
+
 @pytest.mark.parametrize("dtype", [tl.int8, tl.int32, tl.int64, tl.uint32])
 @pytest.mark.parametrize("shift", ["rshift", "lshift"])
 def test_a_shift_by_all_bits_is_wrong_as_on_a_gpu(dtype: Any, shift: str) -> None:
