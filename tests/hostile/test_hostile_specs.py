@@ -136,7 +136,7 @@ def test_a_wrong_value_is_refused_by_its_place_and_at_once(place: Place) -> None
     where = ".".join(map(str, place))
     right = set()
     for name, value in WRONG.items():
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             variant = load(with_value(place, value))
         except SpecError as error:
@@ -146,5 +146,5 @@ def test_a_wrong_value_is_refused_by_its_place_and_at_once(place: Place) -> None
         else:
             right.add(name)
             assert len(digest(variant)) == 12, name
-        assert time.perf_counter() - start < SECONDS, name
+        assert time.process_time() - start < SECONDS, name
     assert right == RIGHT.get(where, set())

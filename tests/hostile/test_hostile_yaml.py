@@ -101,10 +101,10 @@ def test_it_is_refused_with_its_name_and_at_once(name: str, tmp_path: Path) -> N
     content, says = FILES[name]
     path = tmp_path / "spec.yaml"
     path.write_bytes(content)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(SpecError) as caught:
         load(path)
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
     text = str(caught.value)
     assert text.startswith(f"{path}") and says in text
     assert is_printable(text) and len(text) < 1600

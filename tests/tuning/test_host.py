@@ -22,10 +22,12 @@ def test_what_waits_for_a_process_that_is_ended_starts_no_other_one():
             failed.append(failure.reason)
 
     pid = bench.ask("pid", 30)
-    bench.ask = hanging(bench.ask)
+    begun = threading.Event()
+    bench.ask = hanging(bench.ask, begun)
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
+    begun.wait(30)
     time.sleep(0.3)
     start = time.monotonic()
     gpu.close()
@@ -35,8 +37,12 @@ def test_what_waits_for_a_process_that_is_ended_starts_no_other_one():
     assert sorted(failed) == ["closed", "closed", "crashed"] and bench.pid is None and not runs(pid)
 
 
-def hanging(ask):
-    return lambda request, seconds: ask("hang", seconds)
+def hanging(ask, begun):
+    def asked(request, seconds):
+        begun.set()
+        return ask("hang", seconds)
+
+    return asked
 
 
 def test_a_process_that_has_been_ended_is_not_asked():
