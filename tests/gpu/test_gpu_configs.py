@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -25,8 +26,12 @@ AT_ONCE = 8
 
 
 def configs_of(name: str, kernel: str) -> list[Config]:
+    return _configs(kernel, uses_schedule(VARIANTS[name]))
+
+
+@cache
+def _configs(kernel: str, scheduled: bool) -> list[Config]:
     capability = "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "sm_90"
-    scheduled = uses_schedule(VARIANTS[name])
     return list(search_space(Task(kernel, capability, "bfloat16", 64, 64, 256, 256, scheduled)).configs)
 
 
