@@ -15,7 +15,7 @@ from flashgen.runtime.dispatch import is_direct
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own_arguments import prepare_own
 from flashgen.runtime.planning import plan_by_operator, plan_configs
-from flashgen.runtime.schedule import Plan, plan_parts, wants_gradients
+from flashgen.runtime.schedule import Plan, lengths_of, plan_parts, wants_gradients
 from flashgen.runtime.torch_operator import Operator
 from flashgen.runtime.variant import Variant
 
@@ -39,7 +39,8 @@ def attend(
         k, v = over_batch(q, k, v)
     parts: tuple[Any, ...] = ()
     if variant.planned:
-        parts, config, backward_config = plan_parts(variant, plan, config, backward_config)
+        lengths = lengths_of(q, k, axis=0 if variant.packed else -2)
+        parts, config, backward_config = plan_parts(variant, plan, lengths, config, backward_config)
     elif plan is not None:
         own = variant.identity.variant
         raise TypeError(f"plan is {type(plan).__name__}; expected None, since {own} has no schedule")
@@ -69,10 +70,10 @@ def make_plan(
         return plan_by_operator(variant, (q, k, v, *inputs, *variant.signature.packs(scalars)), text, backward)
     call = prepare_own(variant, q, k, v, None, inputs, scalars)
     forward, keys = plan_configs(variant, call, text, backward)
-    turned = None
+    turned, made_for = None, (variant.full_name, lengths_of(q, k, axis=-2))
     if keys is not None:
-        turned = Plan(*make_schedule(variant, call, keys, turned=True), keys, variant.full_name)
-    return Plan(*make_schedule(variant, call, forward), forward, variant.full_name, turned)
+        turned = Plan(*make_schedule(variant, call, keys, turned=True), keys, *made_for)
+    return Plan(*make_schedule(variant, call, forward), forward, *made_for, turned)
 
 
 def scalars_of(variant: Variant, params: Sequence[Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own_arguments import check_inputs, prepare_own
 from flashgen.runtime.packed_sizes import packed_sizes
-from flashgen.runtime.schedule import Plan, state_shape
+from flashgen.runtime.schedule import Plan, lengths_of, state_shape
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
@@ -73,8 +73,9 @@ def plan_by_operator(variant: Variant, arguments: tuple[Any, ...], config: str |
     given = (each.detach() if isinstance(each, torch.Tensor) else each for each in arguments)
     counts, tiles, key_counts, key_tiles = _operators[variant.full_name](*given, config, backward)
     named = None if config is None else Config.parse(config)
-    turned = Plan(key_counts, key_tiles, None, variant.full_name) if backward else None
-    return Plan(counts, tiles, named, variant.full_name, turned)
+    made_for = variant.full_name, lengths_of(*arguments[:2], axis=-2)
+    turned = Plan(key_counts, key_tiles, None, *made_for) if backward else None
+    return Plan(counts, tiles, named, *made_for, turned)
 
 
 def _nothing(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

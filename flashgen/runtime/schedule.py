@@ -28,13 +28,15 @@ class Plan:
     queries has; and, row by row, the tiles of queries by how many they have, the most first. `tiles` int32
     [..., q_tiles, kv_tiles]: the mixed ones from the front, the full ones from the back. `backward` is the same the
     other way round, which tiles of queries a tile of keys needs; None where no gradient will be asked for. `config` is
-    None for the one on record, where the host has not looked it up. `variant` is the full name of what made it.
+    None for the one on record, where the host has not looked it up. `variant` is the full name of what made it, and
+    `lengths` are those of q and k, packed sequences together.
     """
 
     counts: torch.Tensor
     tiles: torch.Tensor
     config: Config | None
     variant: str
+    lengths: tuple[int, ...]
     backward: Plan | None = None
 
     @property
@@ -51,9 +53,17 @@ class Plan:
 Parts = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-def plan_parts(variant: Variant, plan: Plan | None, config: Any, backward_config: Any) -> tuple[Parts, Any, Any]:
+def lengths_of(*tensors: torch.Tensor, axis: int) -> tuple[int, ...]:
+    """The lengths of q and k along an axis; less than two where one has no such axis, which is refused elsewhere."""
+    return tuple(tensor.shape[axis] for tensor in tensors if tensor.ndim > 2)
+
+
+def plan_parts(
+    variant: Variant, plan: Plan | None, lengths: tuple[int, ...], config: Any, backward_config: Any
+) -> tuple[Parts, Any, Any]:
     """A plan as the operator takes it, and its configs unless the caller names others.
 
+    Of other lengths it may have as many tiles, and would show keys that are not there: it is refused.
     With tiles of another size than the plan's, the backward pass makes a schedule of its own.
     """
     if plan is None:
@@ -61,6 +71,8 @@ def plan_parts(variant: Variant, plan: Plan | None, config: Any, backward_config
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
     variant.refuse_plan_of(plan.variant)
+    if len(lengths) == 2 and lengths != plan.lengths:
+        raise ValueError(f"plan is for lengths {plan.lengths} of q and k; expected {lengths}")
     if config is not None and not plan.serves(Config.of(config)):
         known = "those on record" if plan.config is None else f"{plan.config.BM} x {plan.config.BN}"
         raise ValueError(f"config is {config!r}; expected the plan's tile sizes, {known}")

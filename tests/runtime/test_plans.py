@@ -138,10 +138,32 @@ def test_a_plan_whose_backward_part_is_for_other_sizes_is_refused(gallery_module
 def test_a_plan_for_other_sizes_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
     module = gallery_module("document")
     plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
-    with pytest.raises(ValueError, match=r"^plan is for \(2, 1, 3, 4\) tiles .*; expected \(2, 1, 4, 4\)$"):
-        module.attention(torch.cat([Q, Q], 2)[:, :, :100], K, K, doc=DOC, plan=plan)
-    with pytest.raises(ValueError, match=r"^plan is for"):
+    with pytest.raises(ValueError, match=r"^plan is for \(2, 1, 3, 4\) tiles .*; expected \(1, 1, 3, 4\)$"):
         module.attention(Q[:1], K[:1], K[:1], doc=DOC[:1], plan=plan)
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(70, 99), (69, 100), (99, 70), (100, 100)])
+def test_a_plan_for_other_lengths_is_refused_also_where_they_have_as_many_tiles(
+    q_len: int, kv_len: int, gallery_module: Callable[[str], ModuleType]
+) -> None:
+    module = gallery_module("document")
+    plan = module.plan(Q, K, K, doc=DOC, config=SMALL)
+    q, k, doc = torch.cat([Q, Q], 2)[:, :, :q_len], K[:, :, :kv_len], DOC[:, :kv_len]
+    with pytest.raises(ValueError, match=rf"^plan is for lengths \(70, 100\) .*; expected \({q_len}, {kv_len}\)$"):
+        module.attention(q, k, k, doc=doc, plan=plan)
+
+
+def test_a_plan_for_fewer_tokens_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:
+    module = gallery_module("document")
+    ends = torch.tensor([0, 70], dtype=torch.int32, device=DEVICE)
+    tokens, keys = Q[0].transpose(0, 1), K[0, :, :70].transpose(0, 1)
+    packed = (tokens, keys, keys, ends, ends, 70, 70)
+    plan = module.plan_varlen(*packed, doc=DOC[0, :70], config=SMALL)
+    assert module.attention_varlen(*packed, doc=DOC[0, :70], plan=plan).shape == tokens.shape
+    with pytest.raises(ValueError, match=r"^plan is for lengths \(70, 70\) .*; expected \(69, 69\)$"):
+        module.attention_varlen(
+            *(x[:69] for x in packed[:3]), *[ends.clamp(max=69)] * 2, 69, 69, doc=DOC[0, :69], plan=plan
+        )
 
 
 def test_a_plan_on_another_device_is_refused(gallery_module: Callable[[str], ModuleType]) -> None:

@@ -218,9 +218,9 @@ def test_a_wrong_schedule_is_named() -> None:
     visible = torch.ones(1, 1, 8, 8, dtype=torch.bool)
     visible[..., 0, 0] = False
     counts = torch.tensor([[[[1, 0, 0]]]], dtype=torch.int32)
-    plan = Plan(counts, torch.zeros(1, 1, 1, 1, dtype=torch.int32), Config(16, 16, 4, 1), "drawn")
+    plan = Plan(counts, torch.zeros(1, 1, 1, 1, dtype=torch.int32), Config(16, 16, 4, 1), "drawn", (8, 8))
     assert schedule_fault(plan, visible) == ""
-    full = Plan(counts.flip(-1).roll(-1, -1), plan.tiles, plan.config, plan.variant)
+    full = replace(plan, counts=counts.flip(-1).roll(-1, -1))
     assert schedule_fault(full, visible) == "tile [0, 0, 0, 0] is full, mixed is right"
 
 
