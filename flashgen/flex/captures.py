@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from flashgen.errors import ModError
-from flashgen.flex.classes import attributes_of, is_sealed, own_classes
+from flashgen.flex.classes import attributes_of, has_empty_slots, is_sealed, own_classes
 from flashgen.flex.parts import (
     Part,
     begin_of,
@@ -27,6 +27,7 @@ from flashgen.flex.parts import (
     is_code_of_library,
     is_library,
     parts,
+    places,
 )
 from flashgen.flex.vocabulary import Vocabulary
 
@@ -37,6 +38,8 @@ _VARIABLES = frozenset({types.CellType, dict})
 _NEVER_CHANGE = (tuple, frozenset, types.FunctionType, types.MethodType, functools.partial)
 # What a key has at most, lest a call takes long to find out what it is.
 _MOST = 100_000
+# What a variable has that is not there.
+ABSENT: Any = object()
 _INT32 = range(-(2**31), 2**31)
 
 TensorKind = tuple[torch.dtype, int, bool]
@@ -49,7 +52,7 @@ class Captured:
     `names` are those that the code reads which may run. `kept` are objects that the key names by their ids: whoever
     keeps the key keeps them. `met` says which of the values or objects is in a slot, a place in memory. `variables` are
     all that may be assigned to: a cell and None, or what has a `get`, as a mapping has, and a name in it, what is there
-    now, and whether the key has it; `lasting` says that nothing else can change.
+    now, ABSENT for nothing, and whether the key has it; `lasting` says that nothing else can change.
     """
 
     names: Vocabulary
@@ -74,8 +77,8 @@ class _AttributesOf:
     def __init__(self, function: types.FunctionType) -> None:
         self._function = weakref.ref(function)
 
-    def get(self, name: str) -> Any:
-        return getattr(self._function(), name, None)
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self._function(), name, default)
 
 
 # By the codes of mods, the codes that these led to, and the names in them.
@@ -158,11 +161,14 @@ def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
                 found.variables.append((_AttributesOf(value), name, given, True))
         scope = value.__globals__
         # One that comes to be there is read in the place of what Python has of this name.
-        found.variables += [(scope, name, None, True) for name in globals_of(value) if name not in scope]
+        found.variables += [(scope, name, ABSENT, True) for name in globals_of(value) if name not in scope]
     else:
         key += _said_of(value, kind, found)
     if kind is types.MethodType:
         _meet_by(value.__func__, value.__self__, found)
+    found.lasting = found.lasting and not has_empty_slots(value)
+    if found.lasting:
+        found.variables += [(home, name, home.get(name, ABSENT), True) for home, name in places(value, found.names)]
     for part in parts(value, found.names):
         _meet(part, value, found)
         in_key = as_is or part.as_is

@@ -124,8 +124,19 @@ def _member(name: str, raw: Any, home: type, owner: Any, is_shadowed: bool) -> C
 
 def slots(owner: Any) -> list[str]:
     """The slots of an object that have a value."""
-    found = [(name, each) for home in own_classes(type(owner)) for name, each in home.__dict__.items()]
-    return [name for name, each in found if isinstance(each, types.MemberDescriptorType) and _is_filled(each, owner)]
+    return [name for name, each in _slots(type(owner)) if _is_filled(each, owner)]
+
+
+def has_empty_slots(owner: Any) -> bool:
+    """Whether a slot of an object has no value, and may get one."""
+    return not isinstance(owner, type) and not all(_is_filled(each, owner) for _, each in _slots(type(owner)))
+
+
+def _slots(kind: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
+    for home in own_classes(kind):
+        for name, each in home.__dict__.items():
+            if isinstance(each, types.MemberDescriptorType):
+                yield name, each
 
 
 def _is_filled(slot: types.MemberDescriptorType, owner: Any) -> bool:

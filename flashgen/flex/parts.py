@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -106,6 +106,7 @@ def parts(value: Any, names: Vocabulary) -> Iterator[Part]:
     """What a trace may read of a captured value; of an object, those attributes that have one of the `names`."""
     if isinstance(value, types.FunctionType):
         yield from parts_of_function(value)
+        yield from attributes_of_function(value, names)
     elif isinstance(value, types.MethodType):
         yield Part("", value.__func__, ("function", value.__func__.__name__))
         yield Part("", value.__self__, ("self", None))
@@ -128,6 +129,30 @@ def parts(value: Any, names: Vocabulary) -> Iterator[Part]:
         yield Part("", _found_by(value), ("found", None), value, as_is=True)
     elif not isinstance(value, enum.Enum):
         yield from _attributes(value, names)
+
+
+# Of these no attributes are read.
+_WITHOUT_ATTRIBUTES = (
+    types.MethodType, functools.partial, CACHED, tuple, list, set, frozenset, deque, dict, weakref.ref, ContextVar,
+    threading.local, enum.Enum,
+)  # fmt: skip
+
+
+def places(value: Any, names: Vocabulary) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Where attributes of a value may come to be that code with these names reads: where it has none, and in its
+    classes, which may be given others.
+    """
+    if isinstance(value, types.FunctionType):
+        yield from ((value.__dict__, name) for name in names.names if name not in value.__dict__)
+    elif isinstance(value, type):
+        yield from ((each.__dict__, name) for each in own_classes(value) for name in names.names)
+    elif not isinstance(value, _WITHOUT_ATTRIBUTES):
+        homes, wanted = _homes_and_names(value, names)
+        classes = [each.__dict__ for each in own_classes(type(value))]
+        for name in wanted:
+            if not any(name in home for home in homes):
+                yield from ((home, name) for home in (*homes, *classes))
+        yield from ((home, name) for name, _ in specials(type(value)) for home in classes)
 
 
 def _found_by(value: weakref.ref | ContextVar | threading.local) -> Any:
@@ -165,6 +190,12 @@ def parts_of_function(function: types.FunctionType) -> Iterator[Part]:
             yield Part(name, scope[name], ("global", name), scope, name)
 
 
+def attributes_of_function(function: types.FunctionType, names: Vocabulary) -> Iterator[Part]:
+    """What was assigned to attributes of a function that have one of the `names`."""
+    own = function.__dict__
+    yield from (Part(name, own[name], ("attribute", name), own, name) for name in names.names if name in own)
+
+
 def globals_of(function: types.FunctionType) -> tuple[str, ...]:
     """The names of globals that it reads, also of those that are not there; those of libraries do not change."""
     return () if is_code_of_library(function) else global_names(function.__code__)
@@ -189,9 +220,10 @@ def has_content(cell: types.CellType) -> bool:
     return True
 
 
-def _attributes(owner: Any, vocabulary: Vocabulary) -> Iterator[Part]:
-    """The attributes of an object that code with these names may read; methods are bound."""
-    own, names = attributes_of(owner) or {}, vocabulary.of(owner)
+def _homes_and_names(owner: Any, vocabulary: Vocabulary) -> tuple[list[dict[str, Any]], Collection[str]]:
+    """Where an object has attributes of its own, and the names of those that may be read."""
+    own, names = attributes_of(owner), vocabulary.of(owner)
+    own = {} if own is None else own
     is_module = isinstance(owner, torch.nn.Module)
     homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
     if is_module and any(_is_torchs(kind) for kind in type(owner).__mro__):
@@ -200,7 +232,13 @@ def _attributes(owner: Any, vocabulary: Vocabulary) -> Iterator[Part]:
         names = dict.fromkeys([*names, *public])
     elif isinstance(owner, Mapping | Sequence | Set) and any(map(_holds_items, type(owner).__mro__)):
         names = dict.fromkeys([*names, *own])
-    classes = own_classes(type(owner))
+    return homes, names
+
+
+def _attributes(owner: Any, vocabulary: Vocabulary) -> Iterator[Part]:
+    """The attributes of an object that code with these names may read; methods are bound."""
+    homes, names = _homes_and_names(owner, vocabulary)
+    own, classes = homes[0], own_classes(type(owner))
     for name in names:
         home = next((home for home in homes if name in home), None)
         if home is not None:

@@ -24,7 +24,6 @@ from flashgen.flex.parts import (
     is_code_of_library,
     is_library,
     parts,
-    parts_of_function,
 )
 from flashgen.flex.vocabulary import Vocabulary
 
@@ -95,7 +94,7 @@ class Rebuilding:
         self._made[own] = new
         found = {
             (id(part.holder), part.key): self._part(part, function.__name__, way)
-            for part in parts_of_function(function)
+            for part in parts(function, self._names)
         }
         for cell, old in zip(cells, closure, strict=True):
             if has_content(old):
@@ -106,6 +105,8 @@ class Rebuilding:
         new.__defaults__ = tuple(found.get((id(function), name), each) for name, each in given) or None
         new.__kwdefaults__ = {name: found.get((id(keywords), name), each) for name, each in keywords.items()}
         scope.update({name: each for (holder, name), each in found.items() if holder == id(function.__globals__)})
+        own = {name: each for (holder, name), each in found.items() if holder == id(function.__dict__)}
+        new.__dict__.update({**function.__dict__, **own})
         return new
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from flashgen.flex.captures import Captured, TensorKind, is_number, kind_of
+from flashgen.flex.captures import ABSENT, Captured, TensorKind, is_number, kind_of
 
 Answer = TypeVar("Answer")
 _MOST = 256
@@ -32,7 +32,7 @@ class _Known(Generic[Answer]):
     def values_now(self) -> list[Any] | None:
         """The captured values, None where more than numbers may have changed."""
         for holder, key, value in self.others:
-            if (holder.cell_contents if key is None else holder.get(key)) is not value:
+            if (holder.cell_contents if key is None else holder.get(key, ABSENT)) is not value:
                 return None
         for tensor, kind in self.tensors:
             # Whoever assigns to `data` makes it another.
@@ -42,7 +42,7 @@ class _Known(Generic[Answer]):
         if self.numbers:
             values = list(values)
             for holder, key, kind, is_negative, place in self.numbers:
-                value = holder.cell_contents if key is None else holder.get(key)
+                value = holder.cell_contents if key is None else holder.get(key, ABSENT)
                 if value is not values[place]:
                     if type(value) is not kind or not is_number(value) or (value < 0) is not is_negative:
                         return None

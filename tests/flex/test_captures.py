@@ -139,8 +139,36 @@ class Both:
         return functools.reduce(torch.logical_and, [mask(b, h, q, k) for mask in self.masks])
 
 
+class Bare:
+    def wide(self) -> int:
+        return 3
+
+
+class Lazy(torch.nn.Module):
+    def forward(self, b, h, q, k):
+        widths = getattr(self, "widths", None)
+        return k <= q if widths is None else (q - k).abs() < widths[h]
+
+
+class Replaced:
+    def __call__(self, b, h, q, k):
+        return q >= k
+
+
 def width_of(config: Any) -> int:
     return config.width
+
+
+def widened(x: Any) -> Any:
+    return x + 1
+
+
+def by_attribute_if_any(config: Any) -> Callable[..., torch.Tensor]:
+    return lambda b, h, q, k: (q - k).abs() < getattr(config, "width", 4)
+
+
+def by_own_attribute(b, h, q, k):
+    return (q - k).abs() < by_own_attribute.width
 
 
 def by_attribute(config: Any) -> Callable[..., torch.Tensor]:
@@ -164,6 +192,9 @@ inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3
 
 of_thread, of_context, behind = threading.local(), ContextVar("width", default=3), weakref.ref(described)
 of_thread.width = 3
+bare, empty, full, bare_slots = Bare(), SimpleNamespace(), SimpleNamespace(width=2), Slots.__new__(Slots)
+lazy = Lazy()
+by_own_attribute.width = 3
 by_layer = torch.nn.ParameterList([torch.nn.Parameter(torch.full((2,), 0.5, device=DEVICE)) for _ in range(2)])
 
 CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
@@ -184,6 +215,22 @@ CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "thread": (by_attribute(of_thread), lambda: setattr(of_thread, "width", 6)),
     "context": (lambda b, h, q, k: (q - k).abs() < of_context.get(), lambda: of_context.set(6)),
     "weak reference": (lambda b, h, q, k: q - k < behind().half, lambda: setattr(described, "half", 7)),
+    "new attribute": (by_attribute_if_any(empty), lambda: setattr(empty, "width", 9)),
+    "new attribute of an object": (by_attribute_if_any(bare), lambda: setattr(bare, "width", 9)),
+    "new attribute of a class": (by_attribute_if_any(Bare), lambda: setattr(Bare, "width", 2)),
+    "attribute that is gone": (by_attribute_if_any(full), lambda: delattr(full, "width")),
+    "slot that is filled": (by_attribute_if_any(bare_slots), lambda: setattr(bare_slots, "width", 9)),
+    "new buffer": (
+        lambda b, h, q, k: lazy.forward(b, h, q, k),
+        lambda: lazy.register_buffer("widths", torch.tensor([2, 7], device=DEVICE)),
+    ),
+    "method of an object's own": (lambda b, h, q, k: q - k < bare.wide(), lambda: setattr(bare, "wide", lambda: 8)),
+    "other method of a class": (
+        Replaced(),
+        lambda: setattr(Replaced, "__call__", lambda self, b, h, q, k: (q - k).abs() < 5),
+    ),
+    "attribute of a function": (by_own_attribute, lambda: setattr(by_own_attribute, "width", 8)),
+    "new attribute of a function": (by_attribute_if_any(widened), lambda: setattr(widened, "width", 8)),
     "called object": (Both(described, shared), lambda: setattr(described, "half", 12)),
 }
 
