@@ -10,6 +10,7 @@ import functools
 import types
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,6 +167,9 @@ def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
         key += _said_of(value, kind, found)
     if kind is types.MethodType:
         _meet_by(value.__func__, value.__self__, found)
+    if found.names.has_any:
+        key += [each for name, given in _untold(value, found.names) for each in (name, type(given), repr(given))]
+        found.lasting = False
     found.lasting = found.lasting and not has_empty_slots(value)
     if found.lasting:
         found.variables += [(home, name, home.get(name, ABSENT), True) for home, name in places(value, found.names)]
@@ -183,6 +187,16 @@ def _read_parts(value: Any, kind: type, found: Captured, as_is: bool) -> None:
         _read(part.value, part.slot, found, in_key)
         found.within.pop()
     key.append("end")
+
+
+def _untold(value: Any, names: Vocabulary) -> Iterator[tuple[str, Any]]:
+    """Attributes whose names the code does not tell, as far as a trace takes them as they are."""
+    homes = [attributes_of(value) or {}, *(each.__dict__ for each in own_classes(type(value)))]
+    if isinstance(value, type):
+        homes = [each.__dict__ for each in own_classes(value)]
+    told = names.of(value)
+    for home in homes:
+        yield from ((name, each) for name, each in [*home.items()] if name not in told and is_plain(each))
 
 
 def _meet(part: Part, owner: Any, found: Captured) -> None:

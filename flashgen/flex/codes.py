@@ -13,12 +13,16 @@ _Known = dict[int, tuple[types.CodeType, _Found]]
 _names: _Known[tuple[str, ...]] = {}
 _globals: _Known[tuple[str, ...]] = {}
 _of_self: _Known[tuple[str, ...] | None] = {}
+_any_names: _Known[bool] = {}
 
 _OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _OF_VARIABLES = ("FAST", "DEREF", "CLOSURE")
 # By which code comes to variables without their names in it.
 _BY_TEXT = frozenset({"globals", "locals", "vars", "eval", "exec"})
+# By which it comes to attributes so, and by which it does where their names are no constants.
+_BY_ANY_NAME = frozenset({"vars", "dir", "__dict__", "attrgetter"})
+_BY_GIVEN_NAME = frozenset({"getattr", "hasattr"})
 
 
 def read_names(code: types.CodeType) -> tuple[str, ...]:
@@ -37,6 +41,11 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
 def names_of_self(code: types.CodeType) -> tuple[str, ...] | None:
     """The attributes of its first argument that a method reads; None where it may do anything else with it."""
     return _once(_of_self, code, _names_of_self)
+
+
+def reads_any_name(code: types.CodeType) -> bool:
+    """Whether a code may read attributes by names that are not in it: `getattr(self, f"slopes_{i}")`, `vars(self)`."""
+    return _once(_any_names, code, _reads_any_name)
 
 
 def _once(known: _Known[_Found], code: types.CodeType, find: Callable[[types.CodeType], _Found]) -> _Found:
@@ -102,3 +111,29 @@ def _attributes_of(variable: str, code: types.CodeType) -> Iterator[str]:
 def _is_plain(name: str) -> bool:
     """Whether an attribute leads to no others, as `__dict__` does."""
     return not (name.startswith("__") and name.endswith("__"))
+
+
+def _reads_any_name(code: types.CodeType) -> bool:
+    if not _BY_ANY_NAME.isdisjoint(code.co_names) or any(map(reads_any_name, _inner(code))):
+        return True
+    told = list(dis.get_instructions(code))
+    by_name = [i for i, each in enumerate(told) if each.opname in _OF_GLOBALS and each.argval in _BY_GIVEN_NAME]
+    return not all(_is_of_constant(told[i + 1 :]) for i in by_name)
+
+
+def _is_of_constant(told: list[dis.Instruction]) -> bool:
+    """Whether the second argument of a call is a constant; the call is of what was loaded before these instructions."""
+    # A third argument lies above the second from `above` on, until the end.
+    depth, second, above, is_begun = 0, None, 0, False
+    for place, each in enumerate(told):
+        # Python 3.11 has two instructions for a call.
+        if each.opname in ("CALL_FUNCTION", "PRECALL", "CALL") and depth == each.arg and not is_begun:
+            constant = above - 1 if depth == 3 else place - 1
+            return second == constant and told[constant].opname == "LOAD_CONST"
+        is_begun = each.opname == "PRECALL"
+        if each.opname == "PUSH_NULL":
+            continue
+        before, depth = depth, depth + dis.stack_effect(each.opcode, each.arg, jump=False)
+        second = place if (before, depth) == (1, 2) else second
+        above = place + 1 if depth <= 2 else above
+    return False

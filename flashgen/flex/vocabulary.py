@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Collection, Mapping
 
-from flashgen.flex.codes import names_of_self, read_names
+from flashgen.flex.codes import names_of_self, read_names, reads_any_name
 
 
 class Vocabulary:
@@ -13,19 +13,23 @@ class Vocabulary:
     argument of its methods alone, as the owner of a mod that is a bound method, is read by the names that these have
     for it, so that nothing else that it can do is taken for a part of the mod.
 
-    It learns while a mod is read. `has_grown`: what was read before may have more to it.
+    It learns while a mod is read. `has_grown`: what was read before may have more to it. `has_any`: attributes of other
+    names may be read too.
     """
 
     def __init__(self, names: Collection[str] = (), before: Vocabulary | None = None) -> None:
         self.names: Mapping[str, None] = dict.fromkeys(names)
         self.has_grown = False
+        self.has_any: bool = before is not None and before.has_any
         # By the class of objects: what its methods read, and whether others may read it.
         self._of_selves: dict[type, dict[str, None]] = {} if before is None else dict(before._of_selves)
         self._met: set[type] = set() if before is None else set(before._met)
 
     def with_codes(self, codes: Collection[types.CodeType]) -> Vocabulary:
         """With the names in these codes too."""
-        return Vocabulary([*self.names, *(name for each in codes for name in read_names(each))], self)
+        found = Vocabulary([*self.names, *(name for each in codes for name in read_names(each))], self)
+        found.has_any = found.has_any or any(map(reads_any_name, codes))
+        return found
 
     def of(self, owner: object) -> Collection[str]:
         """The names of the attributes of an object that may be read."""

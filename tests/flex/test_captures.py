@@ -144,6 +144,10 @@ class Bare:
         return 3
 
 
+class Numbered:
+    w2 = 7
+
+
 class Lazy(torch.nn.Module):
     def forward(self, b, h, q, k):
         widths = getattr(self, "widths", None)
@@ -193,7 +197,7 @@ inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3
 of_thread, of_context, behind = threading.local(), ContextVar("width", default=3), weakref.ref(described)
 of_thread.width = 3
 bare, empty, full, bare_slots = Bare(), SimpleNamespace(), SimpleNamespace(width=2), Slots.__new__(Slots)
-lazy = Lazy()
+lazy, numbered = Lazy(), SimpleNamespace(w0=2, w1=3)
 by_own_attribute.width = 3
 by_layer = torch.nn.ParameterList([torch.nn.Parameter(torch.full((2,), 0.5, device=DEVICE)) for _ in range(2)])
 
@@ -215,6 +219,18 @@ CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "thread": (by_attribute(of_thread), lambda: setattr(of_thread, "width", 6)),
     "context": (lambda b, h, q, k: (q - k).abs() < of_context.get(), lambda: of_context.set(6)),
     "weak reference": (lambda b, h, q, k: q - k < behind().half, lambda: setattr(described, "half", 7)),
+    "name that is made": (
+        lambda b, h, q, k: (q - k).abs() < sum(getattr(numbered, f"w{i}") for i in range(2)),
+        lambda: setattr(numbered, "w1", 9),
+    ),
+    "attributes of any name": (
+        lambda b, h, q, k: (q - k).abs() < max(vars(numbered).values()),
+        lambda: setattr(numbered, "w2", 12),
+    ),
+    "constant of a class by a name that is made": (
+        lambda b, h, q, k: (q - k).abs() < getattr(Numbered, "w" + str(2)),
+        lambda: setattr(Numbered, "w2", 3),
+    ),
     "new attribute": (by_attribute_if_any(empty), lambda: setattr(empty, "width", 9)),
     "new attribute of an object": (by_attribute_if_any(bare), lambda: setattr(bare, "width", 9)),
     "new attribute of a class": (by_attribute_if_any(Bare), lambda: setattr(Bare, "width", 2)),
@@ -294,6 +310,15 @@ def test_another_number_in_an_object_that_a_mask_calls_builds_nothing_anew(monke
     is_right(None, Both(Window(2), Documents(7)))
     monkeypatch.setattr(kernels, "meaning", None)
     is_right(None, Both(Window(9), Documents(5)))
+
+
+def test_another_number_by_a_name_in_the_code_builds_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = SimpleNamespace(width=2, least=[0])
+    mask = lambda b, h, q, k: (q - k).abs() < getattr(held, "width", min(held.least))  # noqa: E731
+    is_right(None, mask)
+    monkeypatch.setattr(kernels, "meaning", None)
+    held.width = 9
+    is_right(None, mask)
 
 
 def test_defaults_may_be_assigned_to() -> None:
