@@ -6,6 +6,7 @@ What nothing can stand in for is in the key itself, by value.
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 import weakref
@@ -28,8 +29,8 @@ from flashgen.flex.parts import (
     is_code_of_library,
     is_library,
     parts,
-    places,
 )
+from flashgen.flex.places import places
 from flashgen.flex.vocabulary import Vocabulary
 
 # Values that a trace takes as they are.
@@ -229,7 +230,7 @@ def _said_of(value: Any, kind: type, found: Captured) -> tuple[Any, ...]:
         found.lasting = False
         return kind, str(getattr(value, "dtype", kind)), getattr(value, "shape", ()), value.tobytes()
     is_open = kind is types.MethodType or attributes_of(value) is not None or own_classes(kind)
-    if is_open and not isinstance(value, type) and not is_sealed(kind):
+    if is_open and not isinstance(value, type | enum.Enum) and not is_sealed(kind):
         return (kind,)
     found.kept.append(value)
     return (id(value),)

@@ -131,30 +131,6 @@ def parts(value: Any, names: Vocabulary) -> Iterator[Part]:
         yield from _attributes(value, names)
 
 
-# Of these no attributes are read.
-_WITHOUT_ATTRIBUTES = (
-    types.MethodType, functools.partial, CACHED, tuple, list, set, frozenset, deque, dict, weakref.ref, ContextVar,
-    threading.local, enum.Enum,
-)  # fmt: skip
-
-
-def places(value: Any, names: Vocabulary) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Where attributes of a value may come to be that code with these names reads: where it has none, and in its
-    classes, which may be given others.
-    """
-    if isinstance(value, types.FunctionType):
-        yield from ((value.__dict__, name) for name in names.names if name not in value.__dict__)
-    elif isinstance(value, type):
-        yield from ((each.__dict__, name) for each in own_classes(value) for name in names.names)
-    elif not isinstance(value, _WITHOUT_ATTRIBUTES):
-        homes, wanted = _homes_and_names(value, names)
-        classes = [each.__dict__ for each in own_classes(type(value))]
-        for name in wanted:
-            if not any(name in home for home in homes):
-                yield from ((home, name) for home in (*homes, *classes))
-        yield from ((home, name) for name, _ in specials(type(value)) for home in classes)
-
-
 def _found_by(value: weakref.ref | ContextVar | threading.local) -> Any:
     """What is now behind an object that says something else at another time or in another thread."""
     if isinstance(value, threading.local):
@@ -220,24 +196,31 @@ def has_content(cell: types.CellType) -> bool:
     return True
 
 
-def _homes_and_names(owner: Any, vocabulary: Vocabulary) -> tuple[list[dict[str, Any]], Collection[str]]:
+def homes_and_names(owner: Any, vocabulary: Vocabulary) -> tuple[list[dict[str, Any]], Collection[str]]:
     """Where an object has attributes of its own, and the names of those that may be read."""
     own, names = attributes_of(owner), vocabulary.of(owner)
     own = {} if own is None else own
     is_module = isinstance(owner, torch.nn.Module)
     homes = [own, *(own[each] for each in ("_modules", "_buffers", "_parameters") if is_module)]
-    if is_module and any(_is_torchs(kind) for kind in type(owner).__mro__):
+    if is_module and is_read_whole(owner):
         # Its code is torch's, which is not read through: it may read all that it has.
         public = (name for home in homes for name in home if not name.startswith("_"))
         names = dict.fromkeys([*names, *public])
-    elif isinstance(owner, Mapping | Sequence | Set) and any(map(_holds_items, type(owner).__mro__)):
+    elif is_read_whole(owner):
         names = dict.fromkeys([*names, *own])
     return homes, names
 
 
+def is_read_whole(owner: Any) -> bool:
+    """Whether code that is not read through may read all attributes of an object."""
+    if isinstance(owner, torch.nn.Module):
+        return any(map(_is_torchs, type(owner).__mro__))
+    return isinstance(owner, Mapping | Sequence | Set) and any(map(_holds_items, type(owner).__mro__))
+
+
 def _attributes(owner: Any, vocabulary: Vocabulary) -> Iterator[Part]:
     """The attributes of an object that code with these names may read; methods are bound."""
-    homes, names = _homes_and_names(owner, vocabulary)
+    homes, names = homes_and_names(owner, vocabulary)
     own, classes = homes[0], own_classes(type(owner))
     for name in names:
         home = next((home for home in homes if name in home), None)

@@ -62,6 +62,11 @@ class Width(enum.IntEnum):
     wide = 9
 
 
+class Side(enum.Enum):
+    left = "left"
+    right = "right"
+
+
 class Twice:
     def __get__(self, owner: Any, _: Any) -> int:
         return 2 * owner.half
@@ -197,6 +202,7 @@ inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3
 of_thread, of_context, behind = threading.local(), ContextVar("width", default=3), weakref.ref(described)
 of_thread.width = 3
 bare, empty, full, bare_slots = Bare(), SimpleNamespace(), SimpleNamespace(width=2), Slots.__new__(Slots)
+sided, layers = SimpleNamespace(side=Side.left), torch.nn.Sequential(torch.nn.ReLU())
 lazy, numbered = Lazy(), SimpleNamespace(w0=2, w1=3)
 by_own_attribute.width = 3
 by_layer = torch.nn.ParameterList([torch.nn.Parameter(torch.full((2,), 0.5, device=DEVICE)) for _ in range(2)])
@@ -230,6 +236,14 @@ CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "constant of a class by a name that is made": (
         lambda b, h, q, k: (q - k).abs() < getattr(Numbered, "w" + str(2)),
         lambda: setattr(Numbered, "w2", 3),
+    ),
+    "member of an enumeration": (
+        lambda b, h, q, k: k <= q if sided.side is Side.left else q <= k,
+        lambda: setattr(sided, "side", Side.right),
+    ),
+    "new module in one of torch's": (
+        lambda b, h, q, k: layers(1.0 * (q - k)) > 0.5,
+        lambda: layers.append(torch.nn.Hardtanh(-1.0, 0.25)),
     ),
     "new attribute": (by_attribute_if_any(empty), lambda: setattr(empty, "width", 9)),
     "new attribute of an object": (by_attribute_if_any(bare), lambda: setattr(bare, "width", 9)),
