@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +27,7 @@ from flashgen.spec.names import module_problem
 
 # Where each length of a call stands among its sizes.
 _SIZES = {"batch": 0, "heads": 1, "q_len": 2, "kv_len": 3}
-_COMPARED = (bool, int, float, str, type(None))
+_COMPARED = (bool, int, float, str, type(None), enum.Enum)
 
 
 @dataclass(frozen=True)

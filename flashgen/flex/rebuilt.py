@@ -52,7 +52,7 @@ class Rebuilding:
             return self._stand_in(name, value, id(value), way)
         if is_number(value):
             return self._stand_in(name, value, slot, way)
-        if is_plain(value):
+        if is_plain(value) or isinstance(value, enum.Enum):
             self._constant(value, way)
             return value
         if is_library(value):

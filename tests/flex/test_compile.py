@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -199,6 +200,18 @@ def chosen_by(is_added: bool) -> tuple[Callable[..., torch.Tensor], Callable[[bo
     return mod, assign
 
 
+class Side(enum.Enum):
+    left = "left"
+    right = "right"
+
+
+sided = SimpleNamespace(side=Side.left)
+
+
+def by_side(score, b, h, q, k):
+    return score + q if sided.side is Side.right else score - k
+
+
 def of_mask(mask: Any) -> Any:
     return create_block_mask(mask, 1, 1, 17, 17, device=DEVICE, BLOCK_SIZE=16)
 
@@ -216,6 +229,7 @@ def test_what_decides_is_looked_at_at_each_call(monkeypatch: pytest.MonkeyPatch)
         (None, window, lambda: setattr(window, "ahead", True)),
         (None, window, lambda: setattr(window.config, "sees_first", True)),
         (None, window, lambda: window.names.update(last="seen")),
+        (by_side, None, lambda: setattr(sided, "side", Side.right)),
         (by_default, None, lambda: setattr(by_default, "__defaults__", (False,))),
     ]
     for number, (mod, mask, change) in enumerate(changes):
