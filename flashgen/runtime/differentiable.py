@@ -24,6 +24,7 @@ import torch
 from flashgen.runtime.arguments import sizes_of
 from flashgen.runtime.backward import is_deterministic
 from flashgen.runtime.backward_pass import attention_backward
+from flashgen.runtime.flops import backward_flops, forward_flops, pairs_of
 from flashgen.runtime.forward_pass import attention_forward
 from flashgen.runtime.own_arguments import check_inputs
 from flashgen.runtime.packed_form import as_batch_of_one, by_head, by_token, given_by_head
@@ -67,6 +68,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         backward=gradients.differentiated_again,
         shared=shared,
         axes_of=gradients.axes_of,
+        flops=gradients.flops,
     )
     return operator(
         name,
@@ -79,6 +81,7 @@ def attention_operator(variant: Variant, shared: bool = False) -> Operator:
         shared=shared,
         completed=forward.completed,
         axes_of=forward.axes_of,
+        flops=forward.flops,
     )
 
 
@@ -131,6 +134,11 @@ class _Forward:
             return None
         rows = (0,) * (3 if variant.natural else 2)
         return BatchAxes((*own_axes(variant), *[None] * len(last)), (*rows, 0 if last[1] else None))
+
+    def flops(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> int:
+        """The operations of a call."""
+        pairs = pairs_of(self.variant, q, k, rest[: self.own])
+        return forward_flops(q.shape[1], pairs, q.shape[-1], v.shape[-1])
 
 
 def _drops(variant: Variant, own: Sequence[Any]) -> bool:
@@ -248,6 +256,12 @@ class _Gradients:
         if self.variant.packed or by_number or summed or planned:
             return None
         return BatchAxes((0, 0, *own, *(0,) * self.results, *[None] * len(last)), tuple(results))
+
+    def flops(self, *arguments: Any) -> int:
+        """The operations of a call."""
+        q, k, v, *own = arguments[2 : 2 + self.own]
+        pairs = pairs_of(self.variant, q, k, own)
+        return backward_flops(q.shape[1], pairs, q.shape[-1], v.shape[-1], arguments[-1])
 
     def differentiated_again(self, ctx: Any, *_: object) -> None:
         """The backward pass has no derivative of its own."""

@@ -21,6 +21,7 @@ from flashgen.runtime.dispatch import (
     refuse_tangents,
     without_tangents,
 )
+from flashgen.runtime.flops import register_flops
 from flashgen.runtime.replay import repeated
 from flashgen.runtime.vmap import AxesOf, vmap_rule
 from flashgen.runtime.without_gradients import WithoutGradients, recording
@@ -85,7 +86,7 @@ def operator(
     name: str, signature: str, launch: Function, fake: Function, save: Function | None = None,
     backward: Function | None = None, *, shared: bool = False, completed: Function | None = None,
     axes_of: AxesOf = lambda arguments: None, dispatched: Callable[[Function], Function] = lambda overload: overload,
-    mapped: bool = False, without: WithoutGradients | None = None,
+    mapped: bool = False, without: WithoutGradients | None = None, flops: Callable[..., int] | None = None,
 ) -> Operator:  # fmt: skip
     """Register `flashgen::<name><signature>`.
 
@@ -94,6 +95,7 @@ def operator(
     signature, where that gives others; `dispatched` makes of the overload what calls it with the arguments that
     `launch` takes, where those are others. `axes_of` says where the batch is, for torch.func.vmap; one with several
     results and no derivative is `mapped` by it too if asked. `without` has the rules of one that refuses gradients.
+    `flops` says how many operations a call with these arguments counts.
     Where the name is taken, by the same module imported before, it becomes <name>_2 and so on: what was imported before
     stays in use. Unless it is `shared`: then what is registered with the same signature is the same function; with
     another it is that of a file exported by another flashgen.
@@ -110,6 +112,8 @@ def operator(
             if mapped or backward is not None:
                 rule = vmap_rule(getattr(torch.ops.flashgen, name), axes_of)
                 torch.library.register_vmap(f"flashgen::{name}", rule, lib=_library)
+            if flops is not None:
+                register_flops(getattr(torch.ops.flashgen, name), flops)
     overload = getattr(torch.ops.flashgen, name).default
     if without is not None:
         run = dispatched(overload)

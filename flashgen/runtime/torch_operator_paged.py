@@ -12,6 +12,7 @@ import torch
 
 from flashgen.runtime.arguments import check_paged_types
 from flashgen.runtime.decoding_paged import launch_paged
+from flashgen.runtime.flops import forward_flops, paged_pairs
 from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.own_arguments import check_inputs, given_own
 from flashgen.runtime.paged import layout_of, prepare_paged
@@ -95,11 +96,20 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         )  # fmt: skip
         check_inputs(variant.packed_inputs, q, layout.sizes, *variant.signature.split(rest[:own]))
 
+    def flops(
+        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
+        seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
+    ) -> int:  # fmt: skip
+        longest = rest[-4] if rest[-4] is not None else block_table.shape[1] * k_cache.shape[1]
+        pairs = paged_pairs(q, seq_lens, cu_seqlens_q, longest)
+        return forward_flops(q.shape[1], pairs, q.shape[2], v_cache.shape[3])
+
     signature = f"({_BEFORE}{schema}{', ' if schema else ''}{_AFTER}) -> ()"
     without = WithoutGradients(name, _OUT + own)
     return operator(
-        name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched, without=without
-    )
+        name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched, without=without,
+        flops=flops,
+    )  # fmt: skip
 
 
 def room_for(
