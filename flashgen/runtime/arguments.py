@@ -129,7 +129,7 @@ def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:
         if not 1 <= size <= MAX_HEAD_DIM:
             raise ValueError(f"{name} has head_dim {size}; expected 1 to {MAX_HEAD_DIM}")
     for name, size in (("q", sizes.q_len), ("k", sizes.kv_len)):
-        if size > MAX_LENGTH:
+        if is_known(size > MAX_LENGTH):
             raise ValueError(f"{name} has length {size}; expected at most {MAX_LENGTH}")
     return sizes
 
@@ -174,8 +174,20 @@ def _check_kinds(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtypes: Sequ
 def check_longest(**lengths: int) -> None:
     """Refuse what cannot be the most queries or keys of a sequence."""
     for name, length in lengths.items():
-        if not _may_lie(length, 1, MAX_LENGTH):
+        if is_known(length < 1) or is_known(length > MAX_LENGTH):
             raise ValueError(f"{name} is {length}; expected 1 to {MAX_LENGTH}")
+
+
+def is_known(fact: bool | torch.SymBool) -> bool:
+    """Whether something is known to be so of sizes that torch may be tracing.
+
+    Not asked is what would narrow the lengths that a traced program is for: the launch asks again.
+    """
+    if isinstance(fact, bool) and not torch.compiler.is_compiling():
+        return fact
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(fact)
 
 
 def check_input(
@@ -210,7 +222,7 @@ def fitting_input(
     if tensor.device != q.device:
         raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
     fits = tensor.ndim == len(shape) and all(
-        1 <= size < 2**31 if want is None else size == want or (size == 1 and axis in may_be_one)
+        _may_be_size(size) if want is None else size == want or (size == 1 and axis in may_be_one)
         for axis, (size, want) in enumerate(zip(tensor.shape, shape, strict=True))
     )
     if not fits:
@@ -220,6 +232,10 @@ def fitting_input(
     if may_be_one:
         tensor = tensor.expand(*(-1 if want is None else want for want in shape))
     return tensor
+
+
+def _may_be_size(size: int) -> bool:
+    return not (is_known(size < 1) or is_known(size >= 2**31))
 
 
 def check_scalar(name: str, value: Any, kind: type) -> Any:

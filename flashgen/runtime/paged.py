@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, refuse_unstrided, scale_of
+from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, is_known, refuse_unstrided, scale_of
 from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
@@ -185,7 +185,7 @@ def layout_of(
     room = block_table.shape[1] * pages.block_size
     longest = room if max_seqlen_k is None else max_seqlen_k
     check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=longest)
-    if total_q * heads > INT32:
+    if is_known(total_q * heads > INT32):
         raise ValueError(f"q has {total_q} x {heads} rows; expected at most {INT32}")
     scale = scale_of(scale, head_dim)
     scales = (*scale_strides("k_scale", k_scale, pages), *scale_strides("v_scale", v_scale, v_pages))

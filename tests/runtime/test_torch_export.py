@@ -91,3 +91,38 @@ def test_the_longest_lengths_of_a_paged_call_come_from_its_tensors(gallery_modul
     given = (q, cache, table, lengths, ends_of(3, 5))
     program = torch.export.export(Layer(layer), given, strict=strict).module()
     torch.testing.assert_close(program(*given), layer(*given))
+
+
+@TRACERS
+@pytest.mark.parametrize("form", ["attention", "attention_varlen", "attention_paged"])
+def test_dimensions_with_names_and_no_bounds_are_any(gallery_module: Modules, form: str, strict: bool) -> None:
+    """A named one must hold for all that it could be, where AUTO takes what the program is good for."""
+    module = gallery_module("causal")
+
+    def layer(q: torch.Tensor, *others: torch.Tensor) -> Any:
+        if form == "attention":
+            return module.attention(q, *others, *others)
+        if form == "attention_varlen":
+            return module.attention_varlen(q, q, q, *others, *others, 9, 9)
+        cache, *lengths = others
+        return module.attention_paged(q, cache, cache, *lengths)
+
+    def arguments(batch: int) -> tuple[torch.Tensor, ...]:
+        if form == "attention":
+            return tuple(torch.randn(batch, 2, length, 16, device=DEVICE) for length in (batch + 3, 3 * batch))
+        if form == "attention_varlen":
+            return torch.randn(4 * batch, 2, 16, device=DEVICE), ends_of(*(4,) * batch)
+        q, cache = torch.randn(batch, 2, 16, device=DEVICE), torch.randn(batch**2, 16, 2, 16, device=DEVICE)
+        table = torch.arange(batch**2, device=DEVICE, dtype=torch.int32).view(batch, batch)
+        return q, cache, table, torch.full((batch,), 19, device=DEVICE, dtype=torch.int32)
+
+    named = [torch.export.Dim(f"size_{place}") for place in range(3)]
+    shapes: Any = {
+        "attention": ({0: named[0], 2: named[1]}, {0: named[0], 2: named[2]}),
+        "attention_varlen": ({0: named[0]}, {0: named[1]}),
+        "attention_paged": ({0: named[0]}, {0: named[1]}, {0: named[0], 1: named[2]}, {0: named[0]}),
+    }[form]
+    exported = torch.export.export(Layer(layer), arguments(2), dynamic_shapes={"arguments": shapes}, strict=strict)
+    for batch in (2, 5):
+        given = arguments(batch)
+        torch.testing.assert_close(exported.module()(*given), layer(*given))
