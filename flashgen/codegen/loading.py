@@ -1,10 +1,15 @@
-"""Generated packages, and modules that were exported, imported as they are on disk now."""
+"""Generated packages, and modules that were exported, imported as they are on disk now.
+
+Each goes by its name and a digest of its text: torch.compile and pickle find modules by their names, and those of two
+specs may share theirs.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -34,8 +39,9 @@ def load_module(path: Path) -> ModuleType:
     if file.suffix != ".py" or not file.is_file():
         raise UsageError(f"no generated module at {path}; expected one made by `flashgen build`")
     folders = [str(path)] if file != path else None
-    name = f"{PARENT}.{path.stem}"
+    name = f"{PARENT}.{path.stem}_{_digest(sorted(path.glob('*.py')) if folders else [file])}"
     with _importing:
+        _add_parent()
         for earlier in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
             del sys.modules[earlier]
         if _FINDER not in sys.meta_path:
@@ -49,6 +55,23 @@ def load_module(path: Path) -> ModuleType:
         sys.modules[name] = module
         spec.loader.exec_module(module)
     return module
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """A digest of the text of a module."""
+    found = hashlib.sha256()
+    for file in files:
+        text = file.read_bytes()
+        found.update(f"{file.name} {len(text)}\n".encode() + text)
+    return found.hexdigest()[:12]
+
+
+def _add_parent() -> None:
+    """Let modules below it be imported by their names again, which imports what they are below."""
+    if PARENT not in sys.modules:
+        parent = ModuleType(PARENT, "What was loaded from any folder.")
+        parent.__path__ = []
+        sys.modules[PARENT] = parent
 
 
 class _SourceLoader(SourceFileLoader):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from flashgen.codegen import generate, load_module
 from flashgen.errors import UsageError
 from flashgen.files import write_if_changed
 from flashgen.spec import load
 
-CAUSAL = load({"name": "mine", "causal": True})
-WINDOW = load({"name": "mine", "window": {"left": 5, "right": 0}})
+CAUSAL = load({"name": "mine", "description": "causal", "causal": True})
+WINDOW = load({"name": "mine", "description": "window", "window": {"left": 5, "right": 0}})
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("file", ["__init__.py", "kernel.py"])
@@ -35,7 +38,8 @@ def test_a_file_is_a_module_too(tmp_path: Path) -> None:
 def test_packages_imported_apart_stay_apart(tmp_path: Path) -> None:
     first = load_module(generate(CAUSAL, tmp_path / "one"))
     second = load_module(generate(WINDOW, tmp_path / "two"))
-    assert first.__name__ == second.__name__ == "flashgen_generated.mine"
+    assert first.__name__ != second.__name__
+    assert sys.modules[first.__name__] is first
     assert first.IDENTITY.spec != second.IDENTITY.spec
     assert first._forward is not second._forward
     assert load_module(Path(str(first.__file__))).IDENTITY == first.IDENTITY
@@ -43,7 +47,26 @@ def test_packages_imported_apart_stay_apart(tmp_path: Path) -> None:
 
 def test_every_name_of_a_package_s_kernels_is_in_its_namespace(tmp_path: Path) -> None:
     module = load_module(generate(CAUSAL, tmp_path))
-    assert module._forward.fn.__module__ == "flashgen_generated.mine.forward"
+    assert module.__name__.startswith("flashgen_generated.mine_")
+    assert module._forward.fn.__module__ == f"{module.__name__}.forward"
+
+
+def test_torch_compile_tells_packages_of_one_name_apart(tmp_path: Path) -> None:
+    """It finds modules by their names: it gave both layers the kernels of one."""
+    modules = [load_module(generate(each, tmp_path / each.description)) for each in (CAUSAL, WINDOW)]
+    q = torch.randn(1, 2, 20, 16, device=DEVICE)
+
+    def layers(q: torch.Tensor) -> torch.Tensor:
+        return torch.stack([each.attention(q, q, q) for each in modules])
+
+    found = torch.compile(layers, fullgraph=True, backend="eager")(q)
+    torch.testing.assert_close(found, torch.stack([each.reference(q, q, q) for each in modules]))
+
+
+def test_functions_of_packages_of_one_name_are_pickled(tmp_path: Path) -> None:
+    for each in (CAUSAL, WINDOW):
+        module = load_module(generate(each, tmp_path))
+        assert pickle.loads(pickle.dumps(module.attention)) is module.attention
 
 
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
