@@ -13,6 +13,7 @@ from triton.language import core
 
 from flashgen.runtime.interpreter_pairs import TEST, Pairs
 from flashgen.runtime.interpreter_places import tile_places
+from flashgen.runtime.interpreter_types import tile_sizes
 
 # Of what a product may be made here; numbers of 8 bits have options of their own.
 _FACTORS = ("fp16", "bf16", "fp32")
@@ -44,7 +45,7 @@ class Tiles:
                 if any(isinstance(each, core.tensor) for each in (*arguments, *named.values())):
                     return made
                 made.handle.data.flags.writeable = False
-                known[key] = (maker(made.dtype, made.handle.data.shape), made.handle.data)
+                known[key] = (maker(made.dtype, tile_sizes(made.type)), made.handle.data)
             make, data = known[key]
             return make(data)
 

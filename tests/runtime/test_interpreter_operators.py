@@ -170,7 +170,7 @@ def test_tiles_of_constants(quick: Any) -> None:
     for end in (8, tl.constexpr(16), 7, 8.0):
         for _ in range(2):
             compare(quick.functions["arange"], tl.core.arange, 0, end)
-    for sizes in ([4, 8], [tl.constexpr(4), 1], [3]):
+    for sizes in ([4, 8], [tl.constexpr(4), 1], [3], []):
         for value in (0, 0.0, -0.0, True, float("-inf"), float("nan"), tl.constexpr(-0.0), tensor(tl.float32, ())):
             for dtype in (tl.int32, tl.float32, tl.constexpr(tl.float16), tl.int1):
                 for _ in range(2):
