@@ -268,6 +268,12 @@ def _may_lie(value: int, least: int, most: int) -> bool:
     return guard_or_true(value >= least) and guard_or_true(value <= most)
 
 
+def kind_beside(wanted: type, value: object) -> str:
+    """The type of a value, with its module where it has the name of what is wanted: that of an exported file, say."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__name__}" if kind.__name__ == wanted.__name__ else kind.__name__
+
+
 def shown(value: Any) -> str:
     """A scalar as it is, unless it is long, and the type of anything else."""
     if isinstance(value, int) and value.bit_length() > 64:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from flashgen.runtime.arguments import kind_beside
 from flashgen.runtime.attention import inputs_of, scalars_of
 from flashgen.runtime.autocast import autocast_beside_cache
 from flashgen.runtime.choosing import config_text
@@ -47,7 +48,7 @@ def _plan_arguments(
     if plan is None:
         return (None, None, None), batch_invariant, config
     if not isinstance(plan, PagedPlan):
-        raise TypeError(f"plan is {type(plan).__name__}; expected what plan_paged(...) returned")
+        raise TypeError(f"plan is {kind_beside(PagedPlan, plan)}; expected what plan_paged(...) returned")
     variant.refuse_plan_of(plan.variant)
     if batch_invariant and not plan.batch_invariant:
         raise ValueError(

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashgen.runtime.arguments import kind_beside
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.launching import launch
@@ -69,7 +70,7 @@ def plan_parts(
     if plan is None:
         return (None, None, None, None), config, backward_config
     if not isinstance(plan, Plan):
-        raise TypeError(f"plan is {type(plan).__name__}; expected what plan(...) returned")
+        raise TypeError(f"plan is {kind_beside(Plan, plan)}; expected what plan(...) returned")
     variant.refuse_plan_of(plan.variant)
     if len(lengths) == 2 and lengths != plan.lengths:
         raise ValueError(f"plan is for lengths {plan.lengths} of q and k; expected {lengths}")

@@ -198,6 +198,21 @@ def test_what_is_no_plan_is_refused(gallery_module: Callable[[str], ModuleType])
         gallery_module("document").attention(Q, K, K, doc=DOC, plan=(1, 2))
 
 
+@pytest.mark.parametrize("name", ["Plan", "PagedPlan"])
+def test_a_plan_of_an_exported_file_is_refused_by_its_module(
+    gallery_module: Callable[[str], ModuleType], name: str
+) -> None:
+    theirs = type(name, (), {"__module__": "exported"})()
+    document = gallery_module("document")
+    with pytest.raises(TypeError, match=rf"^plan is exported\.{name}; expected what plan\w*\(\.\.\.\) returned$"):
+        if name == "Plan":
+            document.attention(Q, K, K, doc=DOC, plan=theirs)
+        else:
+            cache = torch.randn(2, 16, 2, 16, device=DEVICE)
+            table = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE)
+            document.attention_paged(Q[0].transpose(0, 1)[:1], cache, cache, table, table[0], doc=table, plan=theirs)
+
+
 def test_a_variant_without_a_schedule_takes_no_plan(gallery_module: Callable[[str], ModuleType]) -> None:
     """So a caller of many variants may hand over what it has of each."""
     module, document = gallery_module("causal"), gallery_module("document")
