@@ -20,7 +20,7 @@ import function_blocks
 import pytest
 import torch
 from gpu_share import take_gpu
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from offline_compiler import Compile
@@ -37,9 +37,11 @@ torch.set_num_threads(1)
 
 function_blocks.install()
 
-# The same examples every time, so that a failure is the change's; --hypothesis-profile=explore draws new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("explore", deadline=None, max_examples=1000)
+# The same examples every time, so that a failure is the change's; --hypothesis-profile=explore draws new ones. How long
+# they take to draw is the machine's matter.
+_UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_UNTIMED)
+settings.register_profile("explore", max_examples=1000, **_UNTIMED)
 settings.load_profile("repeatable")
 
 

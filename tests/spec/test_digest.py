@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
 }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
 @given(st.permutations(list(BASE)), st.booleans(), st.integers(20, 200))
 def test_form_does_not_matter(tmp_path: Path, order: list[str], flow: bool, width: int) -> None:
     path = tmp_path / "a.yaml"
