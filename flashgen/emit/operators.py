@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flashgen.analysis.levels import COL, level
 from flashgen.analysis.packed import is_stride
 from flashgen.emit.dialects import Dialect
-from flashgen.lang.floats import LARGEST_FLOAT32, LEAST_FLOAT32
+from flashgen.lang.float_intervals import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
 from flashgen.lang.intervals import INT32, Ranges
 from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.floats import FLOAT_RULES, constant, truncated, whole
+from flashgen.lang.float_intervals import FLOAT_RULES, constant, truncated, whole
 from flashgen.lang.fold import simplify
 from flashgen.lang.interval import ANYTHING, BOOLEAN, INT32, INT64, Interval, corners
 from flashgen.lang.linear import linear

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 
-from flashgen.lang.floats import LARGEST_FLOAT32, LEAST_FLOAT32
+from flashgen.lang.float_intervals import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.intervals import assumed
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var
 from flashgen.lang.traversal import walk

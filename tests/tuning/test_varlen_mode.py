@@ -31,6 +31,7 @@ from flashgen.runtime.record_files import RecordWarning
 from flashgen.runtime.record_table import parse, to_text
 from flashgen.runtime.records import Bucket
 from flashgen.runtime.registry import kernels_of, register, unregister
+from flashgen.runtime.usable_records import usable
 from flashgen.spec import load
 from flashgen.tuning.launches import PackedLaunches
 from flashgen.tuning.prune import CompileRequest
@@ -174,10 +175,10 @@ def test_a_record_whose_kernel_serves_no_packed_sequences_is_refused(built: Path
     register(alone)
     try:
         record = replace(dense.record, config=Config(64, 64, 4, 2, "alone"))
-        assert parse(to_text([record])) == (record,)
+        assert usable(parse(to_text([record]))) == (record,)
         packed = replace(record, key=replace(record.key, bucket=replace(record.key.bucket, tokens=4096)))
         with pytest.raises(ValueError, match="as forward of packed sequences has it"):
-            parse(to_text([packed]))
+            usable(parse(to_text([packed])))
     finally:
         unregister(alone)
 
