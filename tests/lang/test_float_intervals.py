@@ -33,7 +33,8 @@ _OF_FLOATS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "min": np.minimum, "max": np.maximum,
     "neg": np.negative, "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt,
     "tanh": np.tanh, "sigmoid": lambda x: np.float32(1) / (np.float32(1) + np.exp(-x)),
-    "floor": lambda x: int(np.floor(x)) if np.isfinite(x) else 0, "trunc": lambda x: int(x) if np.isfinite(x) else 0,
+    # The nearest of 64 bits.
+    "floor": lambda x: min(max(int(np.floor(x)), -(2**63)), 2**63 - 1) if np.isfinite(x) else 0,
 }  # fmt: skip
 _OF_INTEGERS = {"add": int.__add__, "sub": int.__sub__, "min": min, "max": max}
 
