@@ -15,7 +15,7 @@ from functools import reduce
 from flashgen.lang.fold import fold
 from flashgen.lang.intervals import Ranges, assumed
 from flashgen.lang.linear import difference, expression, linear
-from flashgen.lang.nodes import TRUE, Expr, Op, Type, const, op
+from flashgen.lang.nodes import FLIPPED, NEGATED, TRUE, Expr, Op, Type, const, op
 from flashgen.lang.recursion import Recursion
 from flashgen.lang.traversal import substitute, variables, walk
 from flashgen.lang.variables import KV_LEN, LAST_KEY, Q_LEN, K, Q
@@ -24,9 +24,6 @@ from flashgen.lang.variables import KV_LEN, LAST_KEY, Q_LEN, K, Q
 _ROOM = 2**62
 # No multiple of a position that a mask could mean reaches this far.
 _FAR = 2**40
-
-_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
-_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 @dataclass(frozen=True)
@@ -232,8 +229,8 @@ def _push_negation(expr: Expr) -> Expr | None:
     """not expr with the `not` further inside, or None where it cannot go."""
     if not isinstance(expr, Op):
         return None
-    if expr.name in _NEGATED and expr.args[0].type is Type.INT:
-        return op(_NEGATED[expr.name], *expr.args)
+    if expr.name in NEGATED and expr.args[0].type is Type.INT:
+        return op(NEGATED[expr.name], *expr.args)
     if expr.name in ("and", "or"):
         return op("or" if expr.name == "and" else "and", *(op("not", arg) for arg in expr.args))
     return expr.args[0] if expr.name == "not" else None
@@ -242,7 +239,7 @@ def _push_negation(expr: Expr) -> Expr | None:
 def _solve(name: str, slope: int, rest: Expr) -> KeyRange:
     """slope * k + rest `name` 0, for k."""
     if slope < 0:
-        return _solve(_FLIPPED[name], -slope, expression(linear(rest) * -1))
+        return _solve(FLIPPED[name], -slope, expression(linear(rest) * -1))
     # k <= floor(-rest / slope), and k >= ceil(-rest / slope) = -floor(rest / slope).
     limit = expression(linear(rest) * -1)
     at_most = _shifted_floor(limit, slope, 0)
@@ -265,7 +262,7 @@ def _split_extremum(name: str, left: Expr, right: Expr) -> Expr | None:
     """abs, min and max on one side of a comparison, spelled out as comparisons of their operands."""
     if name == "eq":
         return None
-    for relation, side, other in ((name, left, right), (_FLIPPED[name], right, left)):
+    for relation, side, other in ((name, left, right), (FLIPPED[name], right, left)):
         if isinstance(side, Op) and side.name in ("abs", "min", "max") and "k" in variables(side):
             args = (side.args[0], op("neg", side.args[0])) if side.name == "abs" else side.args
             is_upper_limit = relation in ("lt", "le")

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
+from flashgen.lang.nodes import FLIPPED, Const, Expr, Op, Type, const, op
 from flashgen.lang.traversal import indices, inputs, transform, variables, walk
 
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
-_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _OTHER = {"min": "max", "max": "min", "tile_min": "tile_max", "tile_max": "tile_min"}
 
 
@@ -54,7 +53,7 @@ def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
     if not (isinstance(node, Op) and node.name in _ORDERS and node.args[0].type is Type.INT):
         return node
     left, right = node.args
-    for relation, side, other in ((node.name, left, right), (_FLIPPED[node.name], right, left)):
+    for relation, side, other in ((node.name, left, right), (FLIPPED[node.name], right, left)):
         if not fits_int32(side):
             continue
         if _has_negated_operand(side):
@@ -63,9 +62,9 @@ def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
             return simplify(op("and" if every else "or", *parts))
         u = _negated(side)
         if u is not None and isinstance(other, Const):
-            return simplify(op(_FLIPPED[relation], u, const(-int(other.value))))
+            return simplify(op(FLIPPED[relation], u, const(-int(other.value))))
         if u is not None:
-            return simplify(op(_FLIPPED[relation], simplify(op("add", u, other)), const(0)))
+            return simplify(op(FLIPPED[relation], simplify(op("add", u, other)), const(0)))
     return simplify(node)
 
 

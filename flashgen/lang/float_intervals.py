@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from flashgen.lang.interval import ANYTHING, BOOLEAN, INT64, Interval, corners
 
@@ -25,23 +25,23 @@ Rule = Callable[..., Interval]
 def constant(value: float) -> Interval:
     """A number and what float32 has in its place."""
     if not abs(value) <= LARGEST_FLOAT32:
-        return Interval(value, value)
+        return ANYTHING
     (held,) = struct.unpack("f", struct.pack("f", value))
     return Interval(min(value, held), max(value, held))
 
 
 def whole(a: Interval) -> Interval:
     """The floor of a float, an integer of 64 bits."""
-    return Interval(math.floor(a.low), math.floor(a.high)) if _has_ends(a) else INT64
+    return Interval(math.floor(a.low), math.floor(a.high)) if a.has_ends else INT64
 
 
 def truncated(a: Interval) -> Interval:
     """A float rounded toward zero, an integer of 64 bits."""
-    return Interval(math.trunc(a.low), math.trunc(a.high)) if _has_ends(a) else INT64
+    return Interval(math.trunc(a.low), math.trunc(a.high)) if a.has_ends else INT64
 
 
-def _has_ends(*operands: Interval) -> bool:
-    return all(operand.within(-LARGEST_FLOAT32, LARGEST_FLOAT32) for operand in operands)
+def _have_ends(operands: Iterable[Interval]) -> bool:
+    return all(operand.has_ends for operand in operands)
 
 
 def _widened(found: Interval, absolute: float) -> Interval:
@@ -49,17 +49,18 @@ def _widened(found: Interval, absolute: float) -> Interval:
     low = found.low - abs(found.low) * _RELATIVE - absolute
     high = found.high + abs(found.high) * _RELATIVE + absolute
     low, high = 0.0 if 0 < low < LEAST_FLOAT32 else low, 0.0 if -LEAST_FLOAT32 < high < 0 else high
-    return Interval(low, high) if _has_ends(Interval(low, high)) else ANYTHING
+    found = Interval(low, high)
+    return found if found.within(-LARGEST_FLOAT32, LARGEST_FLOAT32) else ANYTHING
 
 
 def _rounded(rule: Rule, absolute: float = 0.0) -> Rule:
     """A rule for operands that have ends, whose result is rounded."""
-    return lambda *operands: _widened(rule(*operands), absolute) if _has_ends(*operands) else ANYTHING
+    return lambda *operands: _widened(rule(*operands), absolute) if _have_ends(operands) else ANYTHING
 
 
 def _exact(rule: Rule) -> Rule:
     """A rule for operands that have ends, whose result is one of them."""
-    return lambda *operands: rule(*operands) if _has_ends(*operands) else ANYTHING
+    return lambda *operands: rule(*operands) if _have_ends(operands) else ANYTHING
 
 
 def _rising(function: Callable[[float], float], low: float = -LARGEST_FLOAT32, high: float = LARGEST_FLOAT32) -> Rule:

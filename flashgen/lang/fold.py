@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from flashgen.lang.evaluate import apply
-from flashgen.lang.nodes import FALSE, TRUE, Const, Expr, Op, Reduction, Type, const, op
+from flashgen.lang.nodes import FALSE, NEGATED, TRUE, Const, Expr, Op, Reduction, Type, const, op
 from flashgen.lang.traversal import indices, transform
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
@@ -129,17 +129,14 @@ def _abs(node: Expr, x: Expr) -> Expr:
     return x if _is_op(x, "abs") else node
 
 
-_NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-
-
 def _not(node: Expr, x: Expr) -> Expr:
     if not isinstance(x, Op):
         return node
     if x.name == "not":
         return x.args[0]
     # not (a < b) is a >= b only where neither can be NaN.
-    if x.name in ("eq", "ne") or (x.name in _NEGATED and x.args[0].type is Type.INT):
-        return op(_NEGATED[x.name], *x.args)
+    if x.name in ("eq", "ne") or (x.name in NEGATED and x.args[0].type is Type.INT):
+        return op(NEGATED[x.name], *x.args)
     return node
 
 

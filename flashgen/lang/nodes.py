@@ -144,7 +144,10 @@ OPERATORS: dict[str, int] = {
     "reciprocal_of": 1, "floordiv_by": 2, "remainder_of": 3, "quotient": 2, "trunc": 1,
 }  # fmt: skip
 
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+# What holds of integers, which are never NaN, where a comparison does not; and what it is with its operands exchanged.
+NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+COMPARISONS = frozenset(NEGATED)
 FLOAT_FUNCTIONS = frozenset({
     "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
 })  # fmt: skip

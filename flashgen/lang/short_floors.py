@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op
+from flashgen.lang.nodes import FLIPPED, NEGATED, Const, Expr, Op, Type, const, op
 from flashgen.lang.traversal import substitute, transform, walk
 
 # What keeps an integer where a comparison with a constant holds, and how far from that.
 _LIMITS = {"ge": ("max", 0), "gt": ("max", 1), "le": ("min", 0), "lt": ("min", -1)}
-_OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
-_FLIPPED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
 
 
 def with_short_floors(root: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
@@ -57,7 +55,7 @@ def _limits(test: Expr, holds: bool) -> Iterator[tuple[Expr, Expr]]:
         yield from _limits(test.args[0], not holds)
     elif test.name in _LIMITS and test.args[0].type is Type.INT:
         left, right = test.args
-        for relation, value, limit in ((test.name, left, right), (_FLIPPED[test.name], right, left)):
+        for relation, value, limit in ((test.name, left, right), (FLIPPED[test.name], right, left)):
             if isinstance(limit, Const) and not isinstance(value, Const):
-                name, beyond = _LIMITS[relation if holds else _OPPOSITE[relation]]
+                name, beyond = _LIMITS[relation if holds else NEGATED[relation]]
                 yield value, op(name, value, const(int(limit.value) + beyond))

@@ -38,6 +38,11 @@ def is_direct(arguments: Iterable[object]) -> bool:
     return is_calm() and all(_is_plain(value) for value in arguments if isinstance(value, torch.Tensor))
 
 
+def is_real(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of torch's own classes and has values, as meta and fake ones have none."""
+    return type(tensor) in PLAIN_TYPES and not tensor.is_meta
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of torch's own classes, and the memory that it says is what it holds."""
     return (

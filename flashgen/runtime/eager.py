@@ -13,7 +13,7 @@ from flashgen.runtime.arguments import DTYPES, agreeing_sizes, check_scalar, che
 from flashgen.runtime.autocast import autocast
 from flashgen.runtime.conversions import as_dtype, over_batch
 from flashgen.runtime.declared import Input
-from flashgen.runtime.dispatch import PLAIN_TYPES, is_transformed
+from flashgen.runtime.dispatch import is_real, is_transformed
 from flashgen.runtime.dropout import without_dropped
 from flashgen.runtime.own_arguments import check_inputs
 from flashgen.runtime.sizes import Sizes
@@ -156,8 +156,7 @@ def _of_pairs(places: tuple[torch.Tensor, ...], rows: torch.Tensor, keys: torch.
 
 def _has_values(tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor can be looked at: not those of meta and fake tensors, nor while torch traces."""
-    real = type(tensor) in PLAIN_TYPES and not tensor.is_meta
-    return real and not is_transformed() and not torch.compiler.is_compiling()
+    return is_real(tensor) and not is_transformed() and not torch.compiler.is_compiling()
 
 
 def _is_learned(formula: Formula, product: torch.Tensor, places: tuple[torch.Tensor, ...]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from flashgen.runtime.dispatch import PLAIN_TYPES
+from flashgen.runtime.dispatch import is_real
 from flashgen.runtime.variant import Variant
 
 
@@ -21,20 +21,23 @@ def register_flops(operator: Any, flops: Callable[..., int]) -> None:
 
 
 def pairs_of(variant: Variant, q: torch.Tensor, k: torch.Tensor, own: Sequence[Any]) -> int:
-    """Pairs of a query and a key of its sequence, of one head. `own` are the variant's arguments."""
+    """Pairs of a query and a key of its sequence, of one head. `own` are the variant's arguments.
+
+    Where lengths cannot be looked at all are taken for the longest.
+    """
     if not variant.packed:
         return q.shape[0] * q.shape[2] * k.shape[2]
     inputs, params = variant.signature.split(own)
     cu_seqlens_q, cu_seqlens_k = inputs[:2]
     assert cu_seqlens_q is not None and cu_seqlens_k is not None
-    if not (_has_values(cu_seqlens_q) and _has_values(cu_seqlens_k)):
+    if not (is_real(cu_seqlens_q) and is_real(cu_seqlens_k)):
         return q.shape[0] * int(params["max_seqlen_k"])
     return int((cu_seqlens_q.diff() * cu_seqlens_k.diff().long()).sum())
 
 
 def paged_pairs(q: torch.Tensor, seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, max_seqlen_k: int) -> int:
     """The same of a call over a paged cache."""
-    if not (_has_values(seq_lens) and (cu_seqlens_q is None or _has_values(cu_seqlens_q))):
+    if not (is_real(seq_lens) and (cu_seqlens_q is None or is_real(cu_seqlens_q))):
         return q.shape[0] * max_seqlen_k
     q_lens = 1 if cu_seqlens_q is None else cu_seqlens_q.diff()
     return int((seq_lens.long() * q_lens).sum())
@@ -49,8 +52,3 @@ def backward_flops(heads: int, pairs: int, head_dim: int, v_head_dim: int, needs
     """Those of q k^T again and of d_out with v, and of dq, dk and dv where they are asked for."""
     dq, dk, dv = needs[:3]
     return 2 * heads * pairs * ((1 + dq + dk) * head_dim + (1 + dv) * v_head_dim)
-
-
-def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether the lengths can be looked at; where they cannot, as of fake tensors, all are taken for the longest."""
-    return type(tensor) in PLAIN_TYPES and not tensor.is_meta

@@ -81,29 +81,29 @@ class Searching:
             raise self._error
 
     def _guarded(self, measure: Measure) -> None:
-        failed: list[Attempt] = []
+        untold: list[Attempt] = []
         try:
             try:
-                self._work(measure, failed)
+                self._work(measure, untold)
             finally:
-                self._leave(failed)
+                self._leave(untold)
         except BaseException as error:  # noqa: BLE001 - it ends the other workers and is raised when they are done
             self._error = self._error or error
 
-    def _work(self, measure: Measure, failed: list[Attempt]) -> None:
-        """Measure on one GPU until the search is over. `failed` is what the study has not been told of."""
+    def _work(self, measure: Measure, untold: list[Attempt]) -> None:
+        """Measure on one GPU until the search is over. `untold` is what failed and the study has not been told of."""
         while self._error is None:
-            proposed = self._next(waits=not failed)
+            proposed = self._next(waits=not untold)
             if proposed is not None:
-                attempt = self._attempt(measure, *proposed)
-                failed.append(attempt)
-                if attempt.trial.timing is None and len(failed) < DOUBTFUL:
-                    continue
-                if attempt.trial.timing is None and self._is_lost(measure):
-                    return
-            elif not failed or self._is_lost(measure):
+                untold.append(self._attempt(measure, *proposed))
+            if not untold:
                 return
-            self._settle(failed)
+            failed = untold[-1].trial.timing is None
+            if failed and proposed is not None and len(untold) < DOUBTFUL:
+                continue
+            if failed and self._is_lost(measure):
+                return
+            self._settle(untold)
 
     def _next(self, waits: bool) -> tuple[optuna.Trial, Config] | None:
         """What to measure next. Where there is nothing, it `waits` for what others have begun: it may be left to us."""

@@ -9,17 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from known_records import KEY
 
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import table_path
 from flashgen.runtime.record_table import to_text
-from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.runtime.records import Record
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = Key(
-    "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
-    "templates",
-)  # fmt: skip
 PROGRAM = """
     import sys
     from flashgen.cli import main

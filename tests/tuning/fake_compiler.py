@@ -24,6 +24,19 @@ class Lasting:
     length: int
 
 
+class NothingToPrepare:
+    """Tools whose compilers answer at once: there is nothing to begin with."""
+
+    def begin(self, requests):
+        return []
+
+    def rehearse(self, workload, config):
+        return []
+
+    def prepare(self, problem):
+        pass
+
+
 def make(behaviour):
     """Tiles of 64 keys spill, 256 rows need 100 KiB of shared memory and more."""
 

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from fake_bench import median_us
+from fake_compiler import Compilation, NothingToPrepare
 
 from flashgen.problems.problem import Problem
 from flashgen.runtime.config import Config
@@ -28,17 +29,8 @@ IDENTITY = Identity(
 )
 
 
-@dataclass(frozen=True)
-class Compilation:
-    registers: int = 128
-    spills: int = 0
-    shared: int = 1024
-    serialized_wgmma: bool = False
-    error: str | None = None
-
-
 @dataclass
-class FakeTools:
+class FakeTools(NothingToPrepare):
     device: Device = DEVICE
     timed: list = field(default_factory=list)
     begun: list = field(default_factory=list)
@@ -78,12 +70,6 @@ class FakeTools:
     def begin(self, requests):
         self.begun += requests
         return []
-
-    def rehearse(self, workload, config):
-        return []
-
-    def prepare(self, problem):
-        pass
 
     def compile(self, requests, seconds):
         self.compiled += [request.config for request in requests]

@@ -5,6 +5,8 @@ import random
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from fake_compiler import Compilation, NothingToPrepare
+
 from flashgen.runtime.defaults import portable_default
 from flashgen.tuning.clocks import Observation
 from flashgen.tuning.presets import chosen
@@ -13,17 +15,8 @@ from flashgen.tuning.timing import Timing
 from flashgen.tuning.worker import RequestFailed
 
 
-@dataclass(frozen=True)
-class Compilation:
-    registers: int | None
-    spills: int | None
-    shared: int
-    serialized_wgmma: bool
-    error: str | None
-
-
 @dataclass
-class Replay:
+class Replay(NothingToPrepare):
     """`noise` is the standard deviation of a measurement around the table's value, as a share."""
 
     table: object
@@ -37,15 +30,6 @@ class Replay:
         self.gpus = [self]
         self._entries = {entry.config: entry for entry in self.table.entries}
         self._chance = random.Random(self.seed)
-
-    def begin(self, requests):
-        return []
-
-    def rehearse(self, workload, config):
-        return []
-
-    def prepare(self, problem):
-        pass
 
     def compile(self, requests, seconds):
         return {request.config: self._compiled(request.config) for request in requests}

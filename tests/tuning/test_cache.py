@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from known_records import KEY, RECORD
 
 from flashgen.errors import EnvironmentProblem
 from flashgen.runtime import record_files
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import RecordWarning, read_table, table_path
-from flashgen.runtime.records import Bucket, Key, Record
+from flashgen.runtime.records import Bucket
 from flashgen.runtime.usable_records import read_record, usable_in
 from flashgen.tuning.cache import (
     clear_records,
@@ -26,11 +27,6 @@ from flashgen.tuning.cache import (
 )
 from flashgen.tuning.stored import find_record, list_records, shipped_folders
 
-KEY = Key(
-    "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
-    "templates",
-)  # fmt: skip
-RECORD = Record(KEY, Config(128, 64, 8, 3), 800.0, 0.01, 20, measured_at="2025-01-02T00:00:00+00:00")
 needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
 
@@ -146,20 +142,6 @@ def test_a_read_only_folder_is_a_clear_error_and_keeps_the_old_record(tmp_path):
         assert read_record(tmp_path, KEY) == RECORD
     finally:
         tmp_path.chmod(0o755)
-
-
-@pytest.fixture
-def three(tmp_path, monkeypatch):
-    """The user's cache with three records."""
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    records = [
-        RECORD,
-        replace(RECORD, key=replace(KEY, variant="causal")),
-        replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")),
-    ]
-    for record in records:
-        write_record(record)
-    return tmp_path / "tuned"
 
 
 def test_clearing_takes_what_matches_and_then_all(three):

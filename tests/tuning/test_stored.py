@@ -3,35 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from known_records import KEY, RECORD
 
 from flashgen.errors import UsageError
 from flashgen.runtime.config import Config
 from flashgen.runtime.record_files import RecordWarning, table_path
 from flashgen.runtime.record_table import to_text
-from flashgen.runtime.records import Bucket, Key, Record
 from flashgen.runtime.usable_records import read_record, usable
-from flashgen.tuning.cache import write_record
 from flashgen.tuning.stored import find_record, list_records
-
-KEY = Key(
-    "NVIDIA H200", "sm_90", "3.6", "alibi", "forward", "bfloat16", 128, 128, Bucket.of(32, 1, 8192, 8192), "spec",
-    "templates",
-)  # fmt: skip
-RECORD = Record(KEY, Config(128, 64, 8, 3), 800.0, 0.01, 20, measured_at="2025-01-02T00:00:00+00:00")
-
-
-@pytest.fixture
-def three(tmp_path, monkeypatch):
-    """The user's cache with three records."""
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
-    records = [
-        RECORD,
-        replace(RECORD, key=replace(KEY, variant="causal")),
-        replace(RECORD, key=replace(KEY, gpu="NVIDIA H100")),
-    ]
-    for record in records:
-        write_record(record)
-    return tmp_path / "tuned"
 
 
 def test_records_are_listed_by_patterns_of_their_key(three):
