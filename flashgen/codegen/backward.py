@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import PAIR, level
 from flashgen.codegen.arguments import DROPOUT, extra_arguments
-from flashgen.codegen.pairs import Function
+from flashgen.codegen.pairs import NOTHING, Function, Given
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.magnitudes import is_finite
@@ -72,8 +72,13 @@ class BackwardView(ScoreView):
         return tuple(f for f in (self.score, self.mask) if f is not None)
 
 
-def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Function | None, bool, str]:
-    """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor."""
+def score_function(
+    facts: Facts, prologue: Prologue, q_first: Expr, given: Given = NOTHING
+) -> tuple[Function | None, bool, str]:  # fmt: skip
+    """The function for a pair's logit, whether it also gives its derivative, and else the derivative as a factor.
+
+    What is `given` has a name.
+    """
     variant, found, derivative = facts.variant, facts.logits, facts.slope
     pair = substitute(found.pair, {Q_FIRST: q_first})
     factor = "" if facts.nonlinear or derivative is const(1.0) else prologue.name(derivative, "slope")
@@ -84,11 +89,11 @@ def score_function(facts: Facts, prologue: Prologue, q_first: Expr) -> tuple[Fun
     note = "" if found.natural else ", in units of log2"
     note += "" if found.row is None else ", less what is constant along a row"
     if not facts.nonlinear:
-        return Function("_score", prologue.body(pair), f"{formula}{note}."), False, factor
+        return Function("_score", prologue.body(pair, given=given), f"{formula}{note}."), False, factor
     if not is_finite(derivative):
         # A score of minus infinity hides its pair, and 0 times an infinite slope is no 0.
         derivative = op("where", op("eq", pair, const(-math.inf)), const(0.0), derivative)
-    body = prologue.body(pair, derivative)
+    body = prologue.body(pair, derivative, given=given)
     if level(derivative) != PAIR:
         # In mixed tiles it differs from pair to pair, and a variable keeps its shape in a loop.
         x, narrow = body.results

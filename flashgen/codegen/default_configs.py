@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from flashgen.analysis.facts import facts_of
 from flashgen.analysis.rows import row_facts
 from flashgen.codegen.kernels.forward import default_name
 from flashgen.codegen.naming import mangled
+from flashgen.codegen.pairs import bytes_read
 from flashgen.codegen.scheduled import scheduled_kernels
-from flashgen.lang.nodes import TRUE
 from flashgen.runtime import defaults
 from flashgen.runtime.defaults import Default
 from flashgen.runtime.registry import MODES
@@ -54,8 +52,7 @@ def _default_name(variant: Variant, kernel: str) -> str:
         if variant.dropout is not None:
             return "default_dropout_backward_kv_config"
         if facts.gathers_of_pairs:
-            in_rows = facts.variant.mask is TRUE and not facts.has_lookups
-            return f"default_{'rows_of_' if in_rows else ''}pairs_backward_kv_config"
+            return "default_pairs_backward_kv_config"
         if facts.plain_mask:
             return "default_masked_backward_kv_config"
     return f"default_{'scheduled_' if scheduled else ''}{kernel}_config"
@@ -74,5 +71,4 @@ def _pairs_matter(variant: Variant, kernel: str) -> bool:
 def _pair_bytes(variant: Variant, kernel: str) -> int:
     found = mangled(variant)
     facts = row_facts(found) if kernel in _HEADS_IN_ROWS else facts_of(found)
-    dtypes = {tensor.name: tensor.dtype for tensor in found.inputs}
-    return sum(getattr(torch, dtypes[node.input]).itemsize for node in facts.gathers_of_pairs)
+    return bytes_read(found, facts.gathers_of_pairs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import overload
+
+import torch
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
@@ -15,6 +17,7 @@ from flashgen.lang.log2 import factored
 from flashgen.lang.nodes import TRUE, Expr, Gather
 from flashgen.lang.show import show
 from flashgen.lang.traversal import variables, walk
+from flashgen.spec.variant import Variant
 
 # What is at hand by name: the expression, and the name.
 Given = Mapping[Expr, str]
@@ -90,6 +93,12 @@ def mask_function(facts: Facts, prologue: Prologue, given: Given = NOTHING) -> F
     if variant.mask is TRUE:
         return None
     return Function("_visible", prologue.body(variant.mask, given=given), f"{show(variant.mask, variant.lets)}.")
+
+
+def bytes_read(variant: Variant, reads: Iterable[Gather]) -> int:
+    """Bytes of all that is read, one element each."""
+    dtypes = {tensor.name: tensor.dtype for tensor in variant.inputs}
+    return sum(getattr(torch, dtypes[read.input]).itemsize for read in reads)
 
 
 @dataclass(frozen=True)

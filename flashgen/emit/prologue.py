@@ -120,14 +120,15 @@ class Prologue:
         avoid |= self.reads | self._statements.taken if inlined else set()
         return self._written(setting, roots, given, avoid)
 
-    def fork(self, spelled: Mapping[str, str] = _NOTHING) -> Prologue:
+    def fork(self, spelled: Mapping[str, str] = _NOTHING, dialect: Dialect | None = None) -> Prologue:
         """A further place for statements, such as the epilogue, where everything computed here is at hand.
 
-        `spelled`: variables that it has under other names.
+        `spelled`: variables that it has under other names; `dialect`: what it is written in, if not as this one.
         """
         here, there = self._statements, Prologue.__new__(Prologue)
         statements = Statements({*here.taken}, here.reads, names={**here.names})
-        there._begin(self._spelling(spelled), statements)
+        setting = self._spelling(spelled)
+        there._begin(replace(setting, dialect=dialect or setting.dialect), statements)
         return there
 
     def _spelling(self, spelled: Mapping[str, str]) -> Setting:

@@ -99,8 +99,6 @@ default_backward_kv_config = DefaultOfForm("backward_kv")
 default_masked_backward_kv_config = DefaultOfForm("backward_kv", "masked")
 # Where something is read for each pair.
 default_pairs_backward_kv_config = DefaultOfForm("backward_kv", "pairs")
-# The same in rows, as a bias [heads, q_len, kv_len], without a mask.
-default_rows_of_pairs_backward_kv_config = DefaultOfForm("backward_kv", "rows of pairs")
 # With dropout.
 default_dropout_backward_kv_config = DefaultOfForm("backward_kv", "dropout")
 default_scheduled_backward_kv_config = DefaultOfForm("backward_kv", "scheduled")

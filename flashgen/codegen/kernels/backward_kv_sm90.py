@@ -27,6 +27,7 @@ from flashgen.codegen.limits import schedule_row
 from flashgen.codegen.pairs import Function, named_apart
 from flashgen.codegen.sm90.keys import of_roles
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
+from flashgen.codegen.sm90.pair_tiles import PairTiles, pair_tiles_of
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
@@ -46,7 +47,8 @@ class BackwardKvSm90View(ScoreView):
     for V where dQ is made elsewhere. `counts_queries`: where a tensor is read outside the loops over tiles depends on
     the number of queries. `rank` is the text for where the schedule says which tile of keys has the rank `place` in its
     head, the longest first, if tiles may come in this order; `ranks_batch`: it differs from one batch element to the
-    next. They, `learned` and `uniform` are for heads that are not wide.
+    next. `pair_tiles`: what full tiles read for each pair in rows. They, `learned` and `uniform` are for heads that are
+    not wide.
     """
 
     seen: SeenRows
@@ -60,6 +62,7 @@ class BackwardKvSm90View(ScoreView):
     plain_mask: bool
     counts_queries: bool
     sizes: tuple[str, ...]
+    pair_tiles: PairTiles | None
     learned: LearnedSm90 | None
     uniform: UniformTiles | None
 
@@ -101,26 +104,29 @@ class BackwardKvSm90View(ScoreView):
 
     @property
     def wide(self) -> BackwardKvSm90View:
-        """The view of the kernel for wide heads, which has a program for each tile, in their order."""
+        """The view of the kernel for wide heads, which has a program for each tile, in their order.
+
+        Its tiles leave no shared memory through which pairs that were loaded could go to other threads.
+        """
         sizes, unspecialized = (
             tuple(name for name in names if name != "by_rank") for names in (self.sizes, self.unspecialized)
         )
-        return replace(self, rank="", sizes=sizes, unspecialized=unspecialized)
+        return replace(self, rank="", sizes=sizes, unspecialized=unspecialized, pair_tiles=None)
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
         learned = self.learned.functions if self.learned else ()
-        return (*(f for f in (self.score, self.seen.rest) if f is not None), *uniform, *learned)
+        of_pairs = (self.score, self.seen.rest, self.pair_tiles.score if self.pair_tiles else None)
+        return (*(f for f in of_pairs if f is not None), *uniform, *learned)
 
     def tile_reads(self, tiles: str) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows.
 
         `tiles` says which: "mixed", "full" or, with one score for what `uniform` reads, "uniform".
         """
-        score = self.uniform.score if self.uniform and tiles == "uniform" else self.score
-        functions = (score, self.seen.rest if tiles == "mixed" else None)
+        functions = (self._score_of(tiles), self.seen.rest if tiles == "mixed" else None)
         reads = frozenset[str]().union(*(f.body.reads for f in functions if f is not None))
         return reads | {"rows"} if "q" in reads else reads
 
@@ -128,13 +134,20 @@ class BackwardKvSm90View(ScoreView):
         """Whether logits and mask of a tile of queries depend on where it stands."""
         if self.dropout or (tiles == "mixed" and (self.seen.by_place or self.seen.loads)):
             return True
+        if tiles == "full" and self.pair_tiles:
+            return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
-    @property
-    def uniform_call(self) -> str:
-        """The logits of a uniform tile."""
-        assert self.uniform is not None
-        return self.uniform.logits(_SPREAD)
+    def logits_of(self, tiles: str) -> str:
+        """The logits of a tile, and where `nonlinear` their derivatives."""
+        if self.uniform and tiles == "uniform":
+            return self.uniform.logits(_SPREAD)
+        return self.pair_tiles.score.call if self.pair_tiles and tiles == "full" else self.score_call
+
+    def _score_of(self, tiles: str) -> Function | None:
+        if self.uniform and tiles == "uniform":
+            return self.uniform.score
+        return self.pair_tiles.score if self.pair_tiles and tiles == "full" else self.score
 
     @property
     def uniform_names(self) -> tuple[str, ...]:
@@ -197,6 +210,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched, *PACKED_SIZES))
         ),
+        pair_tiles=pair_tiles_of(facts, score, prologue, known),
         learned=learned,
         uniform=uniform,
     )

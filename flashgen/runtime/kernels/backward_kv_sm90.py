@@ -63,11 +63,11 @@ def _default(form: str, capability: str, dtype: str, head_dim: int, v_head_dim: 
     if max(head_dim, v_head_dim) <= 64:
         # Beside parts in shared memory, or what a schedule's masks read of each row, two tiles of dS find no room.
         # Packed sequences, whose walks are short, and what is read for each pair, which takes registers, gain nothing.
-        delay_dq = 0 if form in ("scheduled", "pairs", "rows of pairs", "dropout", "packed") else 1
+        delay_dq = 0 if form in ("scheduled", "pairs", "dropout", "packed") else 1
         return Config(128, 128, 4, 2, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
     # A causal mask or a window alone have short walks along the queries, where dQ of a tile waits not; beside dropout's
-    # bits a delay gains as little. Beside rows of a bias it spills: the pass takes twice as long.
-    delay_dq = 0 if form in ("masked", "rows of pairs", "dropout") else 1
+    # bits a delay gains as little.
+    delay_dq = 0 if form in ("masked", "dropout") else 1
     return Config(64, 128, 4, 2, "hopper", fuse_dq=fuse_dq, delay_dq=delay_dq)
 
 

@@ -97,15 +97,15 @@ class Kernel:
     v_head_dim), "" where it does; `capability` is the only one that it runs on, "" for any. `domain` has the values
     that each entry of its configs may have; `misfit` says what is wrong with one of them for (head_dim, v_head_dim).
 
-    `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key", "pairs", "rows
-    of pairs", "lookups", "functions", "dropout", "packed" without a schedule) and (capability, dtype, head_dim,
-    v_head_dim); variants of the forms that it `leaves` have the built-in config of another kernel of the family.
-    `suited` is the same as it suits the sizes of a call and so many bytes that are read for each pair, of (config,
-    bucket, pair_bytes, capability, dtype, head_dim, v_head_dim). `space` has what is worth trying for a task, `starts`
-    where a search begins after the configs that are known, `tried_at_once` the axes whose values are tried of the
-    default itself: what they do to one config they do to most. `shared_bytes` is what a config needs of shared memory
-    at least, `as_launched` is the config as it is compiled for a KV head of so many rows, `accumulators` how many
-    float32 values a thread holds, `spill_limit` the bytes of spills from which on it is slow.
+    `default` is the built-in config for a form of variant ("", "plain", "masked", "scheduled", "by key", "pairs",
+    "lookups", "functions", "dropout", "packed" without a schedule) and (capability, dtype, head_dim, v_head_dim);
+    variants of the forms that it `leaves` have the built-in config of another kernel of the family. `suited` is the
+    same as it suits the sizes of a call and so many bytes that are read for each pair, of (config, bucket, pair_bytes,
+    capability, dtype, head_dim, v_head_dim). `space` has what is worth trying for a task, `starts` where a search
+    begins after the configs that are known, `tried_at_once` the axes whose values are tried of the default itself: what
+    they do to one config they do to most. `shared_bytes` is what a config needs of shared memory at least,
+    `as_launched` is the config as it is compiled for a KV head of so many rows, `accumulators` how many float32 values
+    a thread holds, `spill_limit` the bytes of spills from which on it is slow.
 
     `constants` are the compile-time arguments of (config, head_dim, v_head_dim), and None for arguments that are not
     there; `types` the types of arguments that do not follow from their names, of (dtype, config, head_dim,
