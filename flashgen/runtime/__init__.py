@@ -19,7 +19,10 @@ def __getattr__(name: str) -> Any:
         globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
         if name in globals():
             return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}; a package that another version of flashgen generated asks for "
+        f"what that one had: build it again, by the command that stands in its first lines"
+    )
 
 
 def __dir__() -> list[str]:
