@@ -14,5 +14,5 @@ def test_a_package_of_another_version_says_that_it_must_be_built_again(tmp_path:
     package = generate(VARIANTS["causal"], tmp_path)
     text = (package / "__init__.py").read_text()
     (package / "__init__.py").write_text(text.replace("runtime.default_plain_config", "runtime.default_older_config"))
-    with pytest.raises(AttributeError, match="no attribute 'default_older_config'; .*build it again"):
+    with pytest.raises(AttributeError, match=r"no attribute 'default_older_config'; .*build it again"):
         load_module(package)
