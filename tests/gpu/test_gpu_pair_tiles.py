@@ -11,6 +11,7 @@ from flashgen.codegen import generate, load_module
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify import Case, run_case
+from flashgen.verify.case import packed_case
 from flashgen.verify.cases import Backward
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
@@ -57,6 +58,7 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 # Both ways; rows that begin at multiples of 16 elements, of 8, and anywhere.
 SHAPES = ((530, 1024), (1000, 328), (300, 777))
+PACKED = ((300, 512), (640, 640), (1, 200), (129, 384))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -64,11 +66,10 @@ SHAPES = ((530, 1024), (1000, 328), (300, 777))
 def test_it_is_what_its_formula_says(tmp_path: Path, name: str, head_dim: int) -> None:
     variant = load({"name": "pairs"} | SPECS[name])
     module = load_module(generate(variant, tmp_path))
-    cases = [
-        Case(f"{q_len} x {kv_len}, {way}", problem, backward=way)
-        for q_len, kv_len in SHAPES
-        for problem in [Problem(2, 4, 2, q_len, kv_len, head_dim, head_dim, "bfloat16")]
-        for way in (Backward(), Backward(deterministic=True))
-    ]
+    ways = (Backward(), Backward(deterministic=True))
+    problems = [Problem(2, 4, 2, *shape, head_dim, head_dim, "bfloat16") for shape in SHAPES]
+    cases = [Case(f"{problem}, {way}", problem, backward=way) for problem in problems for way in ways]
+    heads = f"4/2 {head_dim}/{head_dim}"
+    cases += [packed_case(f"packed, {way}", PACKED, heads, "bfloat16", backward=way) for way in ways]
     wrong = [str(result) for case in cases if not (result := run_case(module, variant, case, "cuda")).ok]
     assert not wrong, "\n".join(wrong)
