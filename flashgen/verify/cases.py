@@ -6,16 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle, product
 
-from flashgen.lang.nodes import Const
-from flashgen.lang.traversal import walk
 from flashgen.problems.elements import has_elements
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Param, Variant
 from flashgen.verify.case import SMALL, Backward, Case, along, packed_case, problem_of
-
-# Constants up to this one get a case that is longer than they are.
-LONGEST_REACH = 8192
+from flashgen.verify.reach import lengths_past
 
 _WIDE, _TALL = Config(32, 64, 4, 1), Config(64, 32, 4, 2)
 
@@ -117,7 +113,8 @@ _GRADIENTS = (
 
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
-    cases = [*_QUICK, *_PACKED, *_reach(variant), *_own(variant, _QUICK[0], scheduled, gpu)]
+    cases = [*_QUICK, *_PACKED, *_reach(variant), *_decode_reach(variant)]
+    cases += _own(variant, _QUICK[0], scheduled, gpu)
     if variant.dropout is not None:
         # Without dropout few queries are another kernel's.
         decoding = [case for case in cases if case.name.startswith("decode")]
@@ -194,22 +191,18 @@ def _backward(cases: Iterable[Case]) -> list[Case]:
 def _reach(variant: Variant) -> list[Case]:
     """Lengths past the largest integer of the expressions and shapes: a window of 1023 shows nothing at length 200, and
     an input [kv_len // 1000] has nothing there."""
-    shapes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
-    constants = [node.value for node in walk(variant.score, variant.mask, *shapes) if isinstance(node, Const)]
-    integers = [abs(n) for n in (*constants, *(p.value for p in variant.runtime_params)) if type(n) is int]
-    reach = max((n for n in integers if n <= LONGEST_REACH), default=0)
-    if reach < 50:
-        return []
-    long = 77 + (2 * reach if reach <= 256 else reach)
-    few = min(long, 140)
-    # Few queries suffice where they stand at the end of the keys. At the top they must come as far themselves, but then
-    # few keys do: a score matrix of both takes minutes, and gigabytes.
-    lengths = {"": (few, long)}
-    if variant.align == "top_left" and long > few:
-        lengths = {", along keys": (few, long), ", along queries": (long, few)}
     return [
-        Case(f"reach {reach}{side}", problem_of(f"1 2/1 {queries}x{keys} 32/32", "float32"), Config(64, 128, 4, 1))
-        for side, (queries, keys) in lengths.items()
+        Case(name, problem_of(f"1 2/1 {q_len}x{kv_len} 32/32", "float32"), Config(64, 128, 4, 1))
+        for name, (q_len, kv_len) in lengths_past(variant, 140).items()
+    ]
+
+
+def _decode_reach(variant: Variant) -> list[Case]:
+    """The same of few queries, which another kernel has, where that is past the keys of its other cases."""
+    return [
+        Case(f"decode, {name}", problem_of(f"1 2/1 {q_len}x{kv_len} 16/16", "float32"))
+        for name, (q_len, kv_len) in lengths_past(variant, 3).items()
+        if kv_len > 700
     ]
 
 

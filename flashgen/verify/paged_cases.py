@@ -10,6 +10,7 @@ from flashgen.problems.paged import room
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
+from flashgen.verify.reach import lengths_past
 
 # Sequences without a key, with one, with a page but one slot, a page, a page and one slot, and longer ones.
 RAGGED = (0, 1, 15, 16, 17, 100, 1000)
@@ -83,7 +84,17 @@ _FULL = (
 def paged_cases_for(variant: Variant, level: str, capability: str = "") -> tuple[PagedCase, ...]:
     """The cases of a level whose inputs have elements, for a GPU such as "sm_80" or, "", the interpreter."""
     own = (replace(_IN_CHUNKS, seed=1),) if uses_schedule(variant) else ()
-    return tuple(case for case in (*_cases(level, capability), *own) if has_elements(variant, case.problem))
+    cases = (*_cases(level, capability), *own, *_reach(variant))
+    return tuple(case for case in cases if has_elements(variant, case.problem))
+
+
+def _reach(variant: Variant) -> list[PagedCase]:
+    """Sequences past the largest integer of the expressions and shapes, where the others have not as many tokens."""
+    return [
+        PagedCase(f"paged, {name}", (kv_len, 40), (q_len, 1), 2, 1, 16, 16, dtype="float32", seed=2)
+        for name, (q_len, kv_len) in lengths_past(variant, 3).items()
+        if kv_len > max(RAGGED) or q_len > max(SEVERAL)
+    ]
 
 
 def _cases(level: str, capability: str) -> tuple[PagedCase, ...]:

@@ -50,6 +50,15 @@ def test_a_level_has_every_cache_and_scale() -> None:
     assert "float8_e4m3fn" not in {case.cache for case in paged_cases_for(CAUSAL, "full", "sm_80")}
 
 
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+def test_a_constant_is_passed_by_the_side_that_can(align: str) -> None:
+    """At the top queries come as far as a window reaches only where they are as many."""
+    variant = load({"name": "window", "window": {"left": 1500, "right": 1500}, "align": align})
+    cases = paged_cases_for(variant, "quick")
+    assert max(max(case.kv_lens) for case in cases) > 1500
+    assert (max(max(case.q_lens or (1,)) for case in cases) > 1500) == (align == "top_left")
+
+
 def of_blocks(dim: str) -> dict[str, object]:
     """A spec with an input that has an element only where a batch is long enough."""
     return {

@@ -106,3 +106,16 @@ def test_a_chunk_of_keys_left_out_is_caught(file: str, tmp_path: Path) -> None:
     (case,) = (each for each in cases[file == "decode_paged.py"] if each.name.endswith("keys in chunks"))
     assert not run_case(load_module(tmp_path / "padding"), variant, case, "cpu").ok
     assert run_case(load_module(generate(variant, tmp_path / "right")), variant, case, "cpu").ok
+
+
+@pytest.mark.parametrize("file", ["decode.py", "decode_paged.py"])
+def test_a_window_that_ends_too_early_is_caught(file: str, tmp_path: Path) -> None:
+    """However long it is: keys beyond it are among those of few queries too."""
+    variant = VARIANTS["sliding_window"]
+    right, change = rendered(variant), ("r = q - 1023", "r = q - 923")
+    write_package(tmp_path / "narrow", {**right, **changed({file: right[file]}, change)})
+    cases = cases_for(variant, "quick", gpu=False, scheduled=False), paged_cases_for(variant, "quick")
+    name = "paged, reach 1023" if file == "decode_paged.py" else "decode, reach 1023"
+    (case,) = (each for each in cases[file == "decode_paged.py"] if each.name == name)
+    assert not run_case(load_module(tmp_path / "narrow"), variant, case, "cpu").ok
+    assert run_case(load_module(generate(variant, tmp_path / "right")), variant, case, "cpu").ok
