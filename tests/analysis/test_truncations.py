@@ -42,6 +42,9 @@ def count(expr: Expr) -> int:
         ("where({x} < 0, floor({x}), ceil({x}))", 0),
         ("where({x} < 1, ceil({x}), floor({x}))", 0),
         ("where(q < 0, ceil({x}), floor({x}))", 0),
+        ("where({x} == 0, ceil({x}), floor({x}))", 0),
+        ("where({x} < 0, ceil({x}), k)", 0),
+        ("where({x} < 0, k, floor({x}))", 0),
     ],
 )
 @given(at=pairs())
@@ -52,8 +55,11 @@ def test_which(text: str, expected: int, at: dict) -> None:
     assert evaluate(transform(found, spelled_out), at, TENSORS) == evaluate(expr, at, TENSORS)
 
 
-def test_what_32_bits_may_not_hold_stays() -> None:
-    assert count(with_truncations(compile("where(gain < 0, ceil(gain), floor(gain))"), RANGES)) == 0
+@pytest.mark.parametrize("x", ["gain", "(k * 2000.0 - 7.5)"])
+def test_what_32_bits_may_not_hold_stays(x: str) -> None:
+    assert count(with_truncations(compile(f"where({x} < 0, ceil({x}), floor({x}))"), RANGES)) == 0
+    short = "(k * 2.0 - 7.5)"
+    assert count(with_truncations(compile(f"where({short} < 0, ceil({short}), floor({short}))"), RANGES)) == 1
 
 
 def test_a_division_that_a_truncation_decides_is_right_to_the_last_bit() -> None:

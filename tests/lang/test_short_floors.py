@@ -38,6 +38,27 @@ def test_what_a_test_limits_is_kept_in_its_branch(n: str, test: str, at: dict) -
     assert evaluate(with_short_floors(expr, RANGES.fits_int32), at, TENSORS) == evaluate(expr, at, TENSORS)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "where(k > 5, -1, floor(k * 4e8))",
+        "where(k >= 6, -1, floor(k * 4e8))",
+        "where(5 >= k, floor(k * 4e8), -1)",
+        "where(not (k > 5 or h > 2), floor(k * 4e8), -1)",
+    ],
+)
+@given(at=pairs())
+def test_the_last_integer_within_a_limit_stays_itself(text: str, at: dict) -> None:
+    expr = compile(text, Type.INT)
+    assert short(text)
+    assert evaluate(with_short_floors(expr, RANGES.fits_int32), at, TENSORS) == evaluate(expr, at, TENSORS)
+
+
+def test_where_one_of_two_does_not_hold_nothing_is_said_of_either() -> None:
+    expr = compile("where(not (k < 6 and h < 3), floor(k * 4e8), -1)", Type.INT)
+    assert with_short_floors(expr, RANGES.fits_int32) is expr
+
+
 @pytest.mark.parametrize("test", ["k > 3", "k < 8 or q < 3", "h < 8", "k < 0", "keep[b, k]", "k < q", "k != 0"])
 def test_a_test_that_says_too_little_leaves_all_as_it_is(test: str) -> None:
     expr = compile(BUCKETS.format(test=test, near="k", n="k"))

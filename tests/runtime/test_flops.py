@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from attending import DEVICE
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from flashgen.bench.unlaunched import unlaunched
 
 Modules = Callable[[str], ModuleType]
 # [batch, heads, length, dim] of q, k and v.
@@ -86,3 +89,16 @@ def test_calls_over_a_paged_cache_count_their_own_lengths(gallery_module: Module
 
     assert counted(call) == 2 * 4 * (20 + 9 if ends is None else 3 * 20 + 9) * (16 + 24)
     assert counted(lambda: call("meta")) == 2 * 4 * (2 if ends is None else 4) * 32 * (16 + 24)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tensors of the CPU stand for those of a GPU")
+def test_pairs_that_32_bits_do_not_hold_are_counted(gallery_module: Modules) -> None:
+    module, length = gallery_module("causal"), 2**17
+    ends = torch.tensor([0, length], dtype=torch.int32)
+    q = torch.zeros(length, 1, 16, dtype=torch.float16)
+    table, lengths = torch.zeros(1, length // 16, dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
+    cache = torch.zeros(1, 16, 1, 16, dtype=torch.float16)
+    with unlaunched():
+        assert counted(lambda: module.attention_varlen(q, q, q, ends, ends, length, length)) == 2 * length**2 * 32
+        paged = partial(module.attention_paged, q, cache, cache, table, lengths)
+        assert counted(lambda: paged(cu_seqlens_q=ends, max_seqlen_q=length)) == 2 * length**2 * 32

@@ -68,6 +68,25 @@ def test_what_is_not_converted_is_copied() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        (torch.int8, [0.0, 127.0, -128.0]),
+        (torch.float8_e4m3fn, [math.nan, 448.0, -448.0]),
+        (torch.float8_e5m2, [math.nan, 57344.0, -57344.0]),
+    ],
+    ids=str,
+)
+def test_infinities_become_the_ends_and_no_number_stays_none_where_it_can(
+    dtype: torch.dtype, stored: list[float]
+) -> None:
+    k = torch.tensor([math.nan, math.inf, -math.inf]).expand(1, KV_HEADS, 3).contiguous()
+    k_cache, v_cache = new_cache(dtype, 3), new_cache(dtype, 3)
+    store_kv(k, k, k_cache, v_cache, torch.tensor([20]), torch.tensor(2.0), None)
+    for cache in (k_cache, v_cache):
+        torch.testing.assert_close(cache[1, 4].float(), torch.tensor(stored).expand(KV_HEADS, 3), equal_nan=True)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"k": torch.zeros(7, KV_HEADS, 8)}, "k has shape"),
