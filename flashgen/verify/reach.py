@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flashgen.lang.nodes import Const
+import math
+from collections.abc import Iterator
+
+from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
 from flashgen.lang.traversal import walk
 from flashgen.spec.variant import Variant
 
@@ -27,7 +30,18 @@ def lengths_past(variant: Variant, few: int) -> dict[str, tuple[int, int]]:
 
 def _reach(variant: Variant) -> int:
     """The largest integer of the expressions, the shapes and the runtime params, as far as a case is to pass it."""
-    shapes = [dim.size for tensor in variant.inputs for dim in tensor.dims]
-    constants = [node.value for node in walk(variant.score, variant.mask, *shapes) if isinstance(node, Const)]
-    integers = [abs(n) for n in (*constants, *(p.value for p in variant.runtime_params)) if type(n) is int]
+    nodes = walk(variant.score, variant.mask, *(dim.size for tensor in variant.inputs for dim in tensor.dims))
+    integers = [size for node in nodes for size in _sizes(node)]
+    integers += [abs(param.value) for param in variant.runtime_params if type(param.value) is int]
     return max((n for n in integers if n <= LONGEST_REACH), default=0)
+
+
+def _sizes(node: Expr) -> Iterator[int]:
+    """What a node says of how far positions are told apart: k // 1024, k >> 10, floor(k / 1024), k < 1024.0."""
+    if isinstance(node, Const) and type(node.value) is int:
+        yield abs(node.value)
+    elif isinstance(node, Op) and node.name == "shr" and isinstance(node.args[1], Const):
+        yield 1 << min(max(int(node.args[1].value), 0), 63)
+    elif isinstance(node, Op) and (node.name == "floor" or node.name in COMPARISONS):
+        floats = (part.value for part in walk(*node.args) if isinstance(part, Const) and part.type is Type.FLOAT)
+        yield from (math.ceil(abs(value)) for value in floats if math.isfinite(value))

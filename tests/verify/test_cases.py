@@ -50,6 +50,19 @@ def test_a_constant_is_reached_and_passed() -> None:
     assert max(case.problem.q_len for case in top_left) > 1023 + 64
 
 
+@pytest.mark.parametrize(
+    "mask", ["k >> 11 == q >> 11", "floor(k / 2048) == floor(q / 2048)", "q - k < 2e3", "q - k < 2 * W * W"]
+)
+def test_a_constant_is_passed_however_it_is_written(mask: str) -> None:
+    cases = full_level({"name": "far", "mask": f"(k <= q) & ({mask})", "params": {"W": 32}})
+    assert max(case.problem.kv_len for case in cases) > 2000 + 64
+
+
+def test_a_cap_of_scores_asks_for_no_length() -> None:
+    plain, capped = full_level({"name": "plain"}), full_level({"name": "capped", "softcap": 5000.0})
+    assert {case.name for case in capped} == {case.name for case in plain}
+
+
 def test_an_input_by_blocks_of_keys_has_blocks() -> None:
     by_blocks = {"t": {"shape": ["kv_len // 1000"], "dtype": "float32"}}
     variant = load({"name": "blocks", "inputs": by_blocks, "score": "score + t[0]"})
