@@ -84,7 +84,13 @@ def test_what_tiles_say_of_any_mask_is_true(text: str, tile: Tile, at: dict) -> 
         "(q - k) % 4 == 0",
         "abs(q - k) % 3 != 1",
         "(q - 2 * k) // 3 > n",
+        "(q - 2 * k) // -3 > n - 4",
+        "(q + k) % -3 < -1",
+        "k // -2 + q > n",
         "(q - k) * (q + k) < 9",
+        # Beyond 64 bits.
+        "(q - k) * 2**62 + q >= 0",
+        "k * 2**61 + q >= 0",
         # Infinity times 0.
         "q * k * 1e308 * 10.0 * (k - 1) > -1.0",
     ],
