@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 from expression_strategies import expressions
@@ -57,6 +58,27 @@ def test_every_position_lies_in_its_interval(
     at["q"] = row + kv_len - q_len if bottom_right else row
     expr, found = compile(text, Type.INT), ranges(bottom_right)
     assert all(holds(found, node, at) for node in walk(expr) if not indices(node))
+
+
+# Integers from 0 on, below 0, and of both signs.
+LEFT, RIGHT = ("k % 4", "(k % 4 - 5)", "(k % 4 - 2)"), ("h % 3", "(h % 3 - 4)", "(h % 3 - 1)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"({{a}}) {symbol} ({{b}})" for symbol in ("+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>")),
+        "({a}) % 3 - ({b}) % 3", "-({a})", "~({a})", "({a}) ** 2", "({a}) ** 3", "abs({a})", "min({a}, {b})",
+        "max({a}, {b})", "{a} if {b} > 0 else {b}", "sum(i, n, {a})", "sum(i, n, i - {a})",
+    ],
+)  # fmt: skip
+def test_every_value_of_an_operation_on_small_integers_lies_in_its_interval(text: str) -> None:
+    """Each sign of both operands, and zero, whatever examples hypothesis draws."""
+    for a, b in product(LEFT, RIGHT):
+        expr, found = compile(text.format(a=a, b=b), Type.INT), ranges()
+        for k, h in product(range(SIZES["kv_len"]), range(SIZES["heads"])):
+            at = {**SIZES, **RUNTIME, "b": 0, "q": 4, "k": k, "h": h, "n": h}
+            assert all(holds(found, node, at) for node in walk(expr) if not indices(node)), (a, b, at)
 
 
 EXTREMES = [-(2**63), -(2**63) + 1, -(2**31), -1, 0, 1, 2**31 - 1, 2**62, 2**63 - 1]

@@ -42,6 +42,17 @@ def test_packed_parts_merge_by_their_own_layout() -> None:
     torch.testing.assert_close(packed[1][None], lse)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_logarithms_of_32_bits_stay_so_whatever_the_dtype_of_the_outputs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    outs, lses = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64).to(dtype), 100 + 3 * torch.randn(3, 2, 4, 5)
+    out, lse = merge_states(outs, lses)
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    wanted = (torch.softmax(lses.double(), 0)[..., None] * outs.double()).sum(0)
+    torch.testing.assert_close(out, wanted.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-5)
+    torch.testing.assert_close(lse, torch.logsumexp(lses.double(), 0).float())
+
+
 def test_rows_that_saw_nothing_change_nothing() -> None:
     outs = torch.randn(2, 1, 1, 3, 4)
     lses = torch.tensor([[0.5, -math.inf, -math.inf], [-math.inf, 2.0, -math.inf]])[:, None, None]

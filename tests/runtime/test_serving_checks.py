@@ -23,6 +23,48 @@ def test_check_says_all_that_is_wrong() -> None:
         check(q, k_cache, table, torch.tensor([33, 0]), cu_seqlens_q=torch.tensor([1, 0, 4]), max_seqlen_q=4)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_table": [[0, -1], [7, 99]]}, r"block_table\[0, 1\] is -1; expected 0 to 7"),
+        ({"block_table": [[8, 1], [7, 99]]}, r"block_table\[0, 0\] is 8; expected 0 to 7"),
+        ({"seq_lens": [32, -1]}, r"seq_lens\[1\] is -1; expected 0 to 32"),
+        ({"seq_lens": [20, 16], "max_seqlen_k": 19}, r"seq_lens\[0\] is 20; expected 0 to 19"),
+        ({"max_seqlen_q": 2}, "sequence 1 has 3 queries; expected 0 to max_seqlen_q, 2"),
+        ({"cu_seqlens_q": [1, 2, 5]}, r"cu_seqlens_q\[0\] is 1; expected 0"),
+        ({"cu_seqlens_q": [0, 2, 4]}, r"cu_seqlens_q\[2\] is 4; expected 5, the number of queries"),
+    ],
+)
+def test_check_says_which_number_is_wrong(change: dict[str, Any], message: str) -> None:
+    numbers = {"block_table": [[0, 1], [7, 99]], "seq_lens": [32, 16], "cu_seqlens_q": [0, 2, 5], "max_seqlen_q": 3}
+    given = {
+        name: torch.tensor(value, dtype=torch.int32) if isinstance(value, list) else value
+        for name, value in {**numbers, **change}.items()
+    }
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check(torch.zeros(5, 4, 16), torch.zeros(8, 16, 2, 16), **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cu_seqlens_k": [0, 1, 6]}, "sequence 1 has 5 keys; expected 0 to max_seqlen_k, 4"),
+        (
+            {"cu_seqlens_k": [0, 4, 3]},
+            r"cu_seqlens_k\[2\] is 3; expected 6, the number of keys; sequence 1 has -1 keys; .*",
+        ),
+        ({"cu_seqlens_q": [0, 5, 5]}, "sequence 0 has 5 queries; expected 0 to max_seqlen_q, 3"),
+        ({"cu_seqlens_k": [2, 2, 6]}, r"cu_seqlens_k\[0\] is 2; expected 0"),
+    ],
+)
+def test_check_varlen_says_which_number_is_wrong(change: dict[str, list[int]], message: str) -> None:
+    ends = {"cu_seqlens_q": [0, 2, 5], "cu_seqlens_k": [0, 2, 6]}
+    q, k, longest = torch.zeros(5, 4, 16), torch.zeros(6, 4, 16), {"max_seqlen_q": 3, "max_seqlen_k": 4}
+    check_varlen(q, k, **{name: torch.tensor(value) for name, value in ends.items()}, **longest)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check_varlen(q, k, **{name: torch.tensor(value) for name, value in {**ends, **change}.items()}, **longest)
+
+
 def test_check_says_what_has_not_a_number_for_each_sequence() -> None:
     q, k_cache, table = torch.zeros(5, 4, 16), torch.zeros(8, 16, 2, 16), torch.zeros(2, 2, dtype=torch.int32)
     lengths = torch.tensor([3, 4], dtype=torch.int32)
