@@ -60,6 +60,12 @@ def test_many_new_queries(gallery_module: Gallery) -> None:
     attend(gallery_module("causal"), VARIANTS["causal"], make_batch((200, 7, 90), (150, 1, 70)))
 
 
+def test_the_last_rows_of_a_tile_are_merged_too(gallery_module: Gallery) -> None:
+    """Of 72 rows, of which each program of the merge has 16."""
+    batch = make_batch((300, 40), (9, 1), heads=8, kv_heads=1)
+    attend(gallery_module("causal"), VARIANTS["causal"], batch, config="BM=128 BN=16 num_warps=4 num_stages=1")
+
+
 def test_sequences_may_share_pages(gallery_module: Gallery) -> None:
     batch = make_batch((64, 64))
     batch.block_table[1, :2] = batch.block_table[0, :2]
