@@ -334,3 +334,24 @@ def test_a_module_remembers_a_bucket_until_told_to_forget(tmp_path, monkeypatch)
     choice = find(0, "torch.bfloat16", 128, 128, 30, 1, 8192, 8000)
     assert (choice.config, choice.source) == (TUNED, "user cache")
     assert find(0, "torch.bfloat16", 128, 128, 32, 1, 8191, 8192) is choice
+
+
+def test_a_module_asks_again_for_each_size_that_a_bucket_tells_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(found_by, "current_device", lambda index: Device(KEY.gpu, KEY.capability, KEY.triton))
+    identity = Identity("alibi", KEY.spec, {"decode_paged": KEY.templates}, "variants/alibi.yaml", {})
+    buckets = []
+
+    def default(capability, dtype, head_dim, v_head_dim, bucket):
+        buckets.append(bucket)
+        return DEFAULT
+
+    find = Lookup(identity, "decode_paged", default, tmp_path / "shipped")
+    sizes = {"batch_heads": 64, "group": 4, "q_len": 2, "kv_len": 4096, "block_size": 16, "cache": "", "tokens": 0}
+    others = {**dict.fromkeys(("batch_heads", "group", "q_len", "kv_len", "tokens"), 9000), "block_size": 64}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for change in ({}, *({name: other} for name, other in others.items()), {"cache": "int8"}):
+            asked = sizes | change
+            find(0, "torch.bfloat16", 128, 128, **asked)
+            assert buckets[-1] == Bucket.of(**asked)

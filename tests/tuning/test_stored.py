@@ -30,6 +30,16 @@ def test_one_record_is_found_by_a_text_of_its_name(three):
             find_record(text)
 
 
+def test_of_two_records_for_one_key_it_is_that_which_a_call_has(three, tmp_path):
+    shipped = tmp_path / "shipped" / "alibi"
+    shipped.mkdir(parents=True)
+    table_path(shipped, KEY.gpu).write_text(to_text([replace(RECORD, median_us=900.0)]))
+    folders = [("user cache", three / "alibi"), ("shipped", shipped)]
+    entry = find_record("h200/alibi", folders)
+    assert (entry.source, entry.record.median_us) == ("user cache", RECORD.median_us)
+    assert find_record("h200/alibi", folders[::-1]).source == "shipped"
+
+
 def test_a_config_that_no_kernel_has_is_listed_and_never_used(three):
     """As of another flashgen's kernel: a list shows what there is, and asks no kernel."""
     path = table_path(three / "alibi", KEY.gpu)
