@@ -206,10 +206,15 @@ def make_paged(variant: Variant, problem: Problem, device: str | torch.device, s
     return PagedCall(batch, dense_inputs(variant, batch, seed))
 
 
-def dense_inputs(variant: Variant, batch: Batch, seed: int = 0) -> Own:
-    """The variant's inputs and params for the whole batch at the longest lengths, none of it packed."""
+def dense_inputs(
+    variant: Variant, batch: Batch, seed: int = 0, params: dict[str, bool | int | float] | None = None
+) -> Own:  # fmt: skip
+    """The variant's inputs and params for the whole batch at the longest lengths, none of it packed.
+
+    `params` replaces values of runtime params.
+    """
     generator = torch.Generator(batch.q.device).manual_seed(seed)
-    return draw_own(variant, _problem(batch, max(1, *batch.q_lens), batch.longest), generator, seed)
+    return draw_own(variant, _problem(batch, max(1, *batch.q_lens), batch.longest), generator, seed, params)
 
 
 def _problem(batch: Batch, q_len: int, kv_len: int) -> Problem:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import cycle, product
 
 from flashgen.problems.elements import has_elements
-from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
-from flashgen.spec.variant import Param, Variant
+from flashgen.spec.variant import Variant
 from flashgen.verify.case import SMALL, Backward, Case, along, packed_case, problem_of
+from flashgen.verify.params import Params, all_others, other_values
 from flashgen.verify.reach import lengths_past
 
 _WIDE, _TALL = Config(32, 64, 4, 1), Config(64, 32, 4, 2)
@@ -111,10 +111,16 @@ _GRADIENTS = (
 )
 
 
+# Few queries, which another kernel has, with other values of runtime params.
+_DECODED = Case("decode, other params", problem_of("1 4/2 3x520 16/16", "float32"))
+
+
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
     cases = [*_QUICK, *_PACKED, *_reach(variant), *_decode_reach(variant)]
     cases += _own(variant, _QUICK[0], scheduled, gpu)
+    if others := all_others(variant, _DECODED.problem):
+        cases.append(replace(_DECODED, params=others))
     if variant.dropout is not None:
         # Without dropout few queries are another kernel's.
         decoding = [case for case in cases if case.name.startswith("decode")]
@@ -211,19 +217,11 @@ def _params(variant: Variant, base: Case) -> list[Case]:
     return [
         replace(base, name=f"{param.name} = {value}", params=((param.name, value),))
         for param in variant.runtime_params
-        for value in _other_values(param, base.problem)
+        for value in other_values(param, base.problem)
     ]
 
 
-def _other_values(param: Param, problem: Problem) -> tuple[bool | int | float, ...]:
-    if isinstance(param.value, bool):
-        return (not param.value,)
-    if isinstance(param.value, int):
-        return param.value // 2, problem.kv_len // 2
-    return param.value / 2, 2 * param.value
-
-
-def _within(variant: Variant, case: Case) -> tuple[tuple[str, bool | int | float], ...]:
+def _within(variant: Variant, case: Case) -> Params:
     """A case's params, with those that would reach past its keys brought inside: a longer prefix hides the mask."""
     given = dict(case.params)
     kv_len = case.problem.kv_len

@@ -25,14 +25,14 @@ def prove_paged(
 ) -> Verdict:  # fmt: skip
     """Run a case and judge each sequence; the verdict is that on the worst one. `own` is drawn where it is None."""
     batch = batch_of_case(case, device)
-    own = own or dense_inputs(variant, batch, case.seed)
+    own = own or dense_inputs(variant, batch, case.seed, dict(case.params))
     return judge_batch(module, variant, batch, own, *_answer(module, variant, batch, own, case))
 
 
 def launch_paged(module: ModuleType, variant: Variant, case: PagedCase, device: str) -> None:
     """What a case launches, for a rehearsal."""
     batch = batch_of_case(case, device)
-    _answer(module, variant, batch, dense_inputs(variant, batch, case.seed), case)
+    _answer(module, variant, batch, dense_inputs(variant, batch, case.seed, dict(case.params)), case)
 
 
 def batch_of_case(case: PagedCase, device: str) -> Batch:

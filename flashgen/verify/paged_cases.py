@@ -10,6 +10,7 @@ from flashgen.problems.paged import room
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
 from flashgen.spec.variant import Variant
+from flashgen.verify.params import Params, all_others
 from flashgen.verify.reach import lengths_past
 
 # Sequences without a key, with one, with a page but one slot, a page, a page and one slot, and longer ones.
@@ -24,7 +25,7 @@ class PagedCase:
 
     `dtype` is that of q, `cache` that of the caches, "" for q's; `scales` as `make_batch` has them. `by_head`: the
     heads of a page lie one after the other. `planned` passes a plan made by plan_paged(). What no sequence has is
-    garbage. None for a config: what the module chooses.
+    garbage. None for a config: what the module chooses. `params` replaces values of runtime params.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PagedCase:
     batch_invariant: bool = False
     config: Config | None = None
     seed: int = 0
+    params: Params = ()
 
     @property
     def problem(self) -> Problem:
@@ -84,8 +86,8 @@ _FULL = (
 def paged_cases_for(variant: Variant, level: str, capability: str = "") -> tuple[PagedCase, ...]:
     """The cases of a level whose inputs have elements, for a GPU such as "sm_80" or, "", the interpreter."""
     own = (replace(_IN_CHUNKS, seed=1),) if uses_schedule(variant) else ()
-    cases = (*_cases(level, capability), *own, *_reach(variant))
-    return tuple(case for case in cases if has_elements(variant, case.problem))
+    cases = (*_cases(level, capability), *own, *_reach(variant), *_params(variant))
+    return tuple(case for case in cases if has_elements(variant, case.problem, dict(case.params)))
 
 
 def _reach(variant: Variant) -> list[PagedCase]:
@@ -95,6 +97,13 @@ def _reach(variant: Variant) -> list[PagedCase]:
         for name, (q_len, kv_len) in lengths_past(variant, 3).items()
         if kv_len > max(RAGGED) or q_len > max(SEVERAL)
     ]
+
+
+def _params(variant: Variant) -> list[PagedCase]:
+    """Runtime params at other values than those in the spec."""
+    case = PagedCase("paged, other params", (200, 17, 70), (2, 1, 1), 4, 2, 16, 16, dtype="float32", seed=3)
+    others = all_others(variant, case.problem)
+    return [replace(case, params=others)] if others else []
 
 
 def _cases(level: str, capability: str) -> tuple[PagedCase, ...]:

@@ -119,3 +119,18 @@ def test_a_window_that_ends_too_early_is_caught(file: str, tmp_path: Path) -> No
     (case,) = (each for each in cases[file == "decode_paged.py"] if each.name == name)
     assert not run_case(load_module(tmp_path / "narrow"), variant, case, "cpu").ok
     assert run_case(load_module(generate(variant, tmp_path / "right")), variant, case, "cpu").ok
+
+
+@pytest.mark.parametrize("file", ["decode.py", "decode_paged.py"])
+def test_a_param_that_is_baked_in_is_caught(file: str, tmp_path: Path) -> None:
+    params = {"W": {"value": 30, "runtime": True}, "steep": {"value": 0.5, "runtime": True}}
+    variant = load({"name": "near", "params": params, "score": "score * steep", "mask": "(k <= q) & (q - k < W)"})
+    right, begin = rendered(variant), "    group = heads // kv_heads\n"
+    name = "paged, other params" if file == "decode_paged.py" else "decode, other params"
+    cases = cases_for(variant, "quick", gpu=False, scheduled=False), paged_cases_for(variant, "quick")
+    (case,) = (each for each in cases[file == "decode_paged.py"] if each.name == name)
+    assert run_case(load_module(generate(variant, tmp_path / "right")), variant, case, "cpu").ok
+    for baked in ("W = 30", "steep = 0.5"):
+        package = tmp_path / baked[0]
+        write_package(package, {**right, **changed({file: right[file]}, (begin, f"{begin}    {baked}\n"))})
+        assert not run_case(load_module(package), variant, case, "cpu").ok
