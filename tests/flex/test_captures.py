@@ -149,6 +149,10 @@ class Bare:
         return 3
 
 
+class Plain:
+    """Nothing yet, its objects neither."""
+
+
 class Numbered:
     w2 = 7
 
@@ -201,6 +205,7 @@ inherits, items, queue, words = Inherits(2), defaultdict(int, width=3), deque([3
 
 of_thread, of_context, behind = threading.local(), ContextVar("width", default=3), weakref.ref(described)
 of_thread.width = 3
+plain = Plain()
 bare, empty, full, bare_slots = Bare(), SimpleNamespace(), SimpleNamespace(width=2), Slots.__new__(Slots)
 sided, layers = SimpleNamespace(side=Side.left), torch.nn.Sequential(torch.nn.ReLU())
 lazy, numbered = Lazy(), SimpleNamespace(w0=2, w1=3)
@@ -247,6 +252,7 @@ CHANGES: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "new attribute": (by_attribute_if_any(empty), lambda: setattr(empty, "width", 9)),
     "new attribute of an object": (by_attribute_if_any(bare), lambda: setattr(bare, "width", 9)),
+    "new attribute of an object's class": (by_attribute_if_any(plain), lambda: setattr(Plain, "width", 2)),
     "new attribute of a class": (by_attribute_if_any(Bare), lambda: setattr(Bare, "width", 2)),
     "attribute that is gone": (by_attribute_if_any(full), lambda: delattr(full, "width")),
     "slot that is filled": (by_attribute_if_any(bare_slots), lambda: setattr(bare_slots, "width", 9)),
