@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -96,10 +96,25 @@ def compile_all(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
 
     try:
         with ThreadPoolExecutor(len(workers)) as pool:
-            return tuple(pool.map(run, jobs))
+            answers: list[Future[Compiled]] = []
+            try:
+                answers.extend(pool.submit(run, job) for job in jobs)
+                return tuple(answer.result() for answer in answers)
+            finally:
+                _give_up(answers, workers)
     finally:
         for worker in workers:
             worker.close()
+
+
+def _give_up(answers: Sequence[Future[Compiled]], workers: Sequence[Worker]) -> None:
+    """End what is still under way when this is interrupted: a compiler takes a minute, and no signal stops it."""
+    for answer in answers:
+        answer.cancel()
+    while wait(answers, 0.01).not_done:
+        # Again and again: a thread may just have started another process.
+        for worker in workers:
+            worker.kill()
 
 
 def compiler(path: str) -> Callable[[Job], Compiled]:
