@@ -65,7 +65,8 @@ def _run_ruff(folder: str, names: Iterable[str]) -> str:
     line = [*program("ruff"), "format", *options, *names]
     done = subprocess.run(line, cwd=folder, env=environment(), capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
-        raise EnvironmentProblem(f"ruff could not format the generated files: {done.stderr.strip()}")
+        said = done.stderr.strip() or f"it ended with status {done.returncode} and does not say why"
+        raise EnvironmentProblem(f"ruff could not format the generated files: {said}")
     return done.stderr.strip()
 
 

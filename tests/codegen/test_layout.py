@@ -192,3 +192,9 @@ def test_files_that_are_not_laid_out_are_a_problem_of_the_environment(monkeypatc
     monkeypatch.setattr(layout, "program", lambda name: ["echo"])
     with pytest.raises(EnvironmentProblem, match=r"^ruff left the generated files in \S+ unformatted: "):
         laid_out("f(  'left')\n")
+
+
+def test_a_formatter_that_ends_without_a_word_is_told_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "program", lambda name: ["sh", "-c", "kill -9 $$"])
+    with pytest.raises(EnvironmentProblem, match=r": it ended with status -9 and does not say why$"):
+        laid_out("f(  'killed')\n")
