@@ -53,7 +53,7 @@ class Bench:
         for kind, given, names in (("candidate", candidates, known), ("pass", passes, PASSES)):
             unknown = [name for name in given or () if name not in names]
             if unknown:
-                raise UsageError(f"no {kind} {unknown[0]!r}; expected one of {', '.join(names)}")
+                raise UsageError(f"no {kind} {unknown[0]!r}; expected one of {', '.join(map(repr, names))}")
         chosen = tuple(n for n in known if n == FLASHGEN or not candidates or n in candidates)
         return cls(chosen, tuple(passes or (FORWARD,)), rounds, seconds)
 

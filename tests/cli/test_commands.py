@@ -50,7 +50,7 @@ def test_what_needs_a_gpu_says_so(run: Run, command: str, mode: str) -> None:
         (("bench", "band", "--resume"), "--resume was given without --rows"),
         (("bench", "band", "--mode", "dense", "--mode", "varlen"), "--mode dense was given with --mode varlen"),
         (("bench", "band", "--mode", "varlen", "--mode", "paged"), "paged was given with --mode dense or varlen"),
-        (("bench", "band", "--mode", "varlen", "--candidate", "eager"), "no candidate 'eager'; expected one of flash"),
+        (("bench", "band", "--mode", "varlen", "--candidate", "eager"), "no candidate 'eager'; expected one of 'flash"),
         (("tune", "band", "--shape", "batch=1"), "heads, q_len not found"),
         (("tune", "band", "--dtype", "int8"), "--dtype 'int8'"),
         (("verify", "band", "--level", "medium"), "--level 'medium'; expected one of"),
