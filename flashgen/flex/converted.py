@@ -85,7 +85,8 @@ def _found(place: str) -> Any:
 def _imported(file: Path) -> ModuleType:
     """The file as a module, which may import its neighbours as a script does."""
     if file.suffix != ".py" or not file.is_file():
-        raise UsageError(f"no file {str(file)!r}; expected the path of a file of Python")
+        found = f"{str(file)!r} is no file of Python" if file.exists() else f"no file {str(file)!r}"
+        raise UsageError(f"{found}; expected the path of one, such as mods.py")
     # Beside a module of this name that is another file.
     names = (file.stem, f"{file.stem}_converted")
     for known in map(sys.modules.get, names):

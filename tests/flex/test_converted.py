@@ -98,6 +98,7 @@ def test_a_mod_with_four_arguments_is_a_mask() -> None:
     [
         ("mods.py", "expected FILE.py:NAME"),
         ("nowhere.py:f", "no file 'nowhere.py'"),
+        (".:f", "'.' is no file of Python; expected the path of one, such as mods.py"),
         ("mods.py:alibi", "mods.py has no 'alibi'; expected one of alibi_in_window, causal"),
         ("mods.py:CONSTANT", "'CONSTANT' of mods.py is of type int; expected a score_mod or a mask_mod"),
         ("mods.py:Torch.bad", "mods.py:26: aten.lgamma.default"),
