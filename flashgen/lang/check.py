@@ -167,6 +167,10 @@ class _Checker:
 
     def _call(self, syntax: Call) -> Expr:
         name = syntax.function
+        if name in self._scope.tensors:
+            rank = self._scope.tensors[name].rank
+            expected = f"'{name}[...]' with {_indices(rank)}" if rank else f"'{name}' alone"
+            raise ExpressionError(syntax.at, f"the input '{name}' called as a function", expected)
         if name not in FUNCTIONS:
             raise ExpressionError(syntax.at, f"the unknown function '{name}'", expected_function(name, FUNCTIONS))
         least, most = _ARITY[name]

@@ -1,5 +1,5 @@
-"""What parses but may not be what was meant: bitwise operators that take a comparison's operand from it, and indices
-that count from the end."""
+"""What parses but may not be what was meant: bitwise operators that take a comparison's operand from it, indices that
+count from the end, and quotients that are compared as if they were whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BITWISE = frozenset({"&", "|", "^"})
 
 def doubts(syntax: Syntax) -> Iterator[str]:
     """A sentence with its place for each comparison that has one of `&`, `|`, `^` in an operand without parentheses,
-    and for each negative number as an index.
+    for each negative number as an index, and for each test whether two quotients are equal.
 
     The former bind tighter than comparisons, as in Python: `k <= q & k > q - 5` is `k <= (q & k) > q - 5`.
     """
@@ -26,6 +26,12 @@ def doubts(syntax: Syntax) -> Iterator[str]:
                         "nearest that there is; the last of a dimension n is at 'n - 1'"
                     )
         if isinstance(piece, Chain):
+            for first, symbol, second in zip(piece.operands, piece.symbols, piece.operands[1:], strict=False):
+                if symbol in ("==", "!=") and _is_quotient(first) and _is_quotient(second):
+                    yield (
+                        f"{first.at}: '{written(first)}' and '{written(second)}' are fractions, which '/' gives; "
+                        "where numbers of blocks are compared write '//'"
+                    )
             operator = next((o for o in piece.operands if _is_open(o)), None)
             if isinstance(operator, Operation):
                 yield (
@@ -38,6 +44,10 @@ def doubts(syntax: Syntax) -> Iterator[str]:
 def _is_positive(operand: Syntax, *others: Syntax) -> bool:
     """Whether this is a number above 0, and nothing else."""
     return not others and isinstance(operand, Literal) and operand.value > 0
+
+
+def _is_quotient(operand: Syntax) -> bool:
+    return isinstance(operand, Operation) and operand.symbol == "/"
 
 
 def _is_open(operand: Syntax) -> bool:

@@ -41,7 +41,7 @@ _HABITS = {
     "===": "'=='",
     ">>>": "'>>'",
     ":=": "a name under 'let'; nothing is assigned",
-    "=": "'==' to compare",
+    "=": "'==' to compare; arguments have no names but their order, and parts get names under 'let'",
     "!": "'not' or '~' to negate, '!=' to compare",
     ":": "one integer index per dimension; there are no slices",
     ".": "a plain name or number; there are no attributes",
@@ -72,7 +72,7 @@ _HABITS = {
     "∀": "'all(i, n, test)'",
     **dict.fromkeys("⌊⌋", "'floor(...)'"),
     **dict.fromkeys("⌈⌉", "'ceil(...)'"),
-    **dict.fromkeys("'\"‘’“”", "a number or a name; there are no strings"),
+    **dict.fromkeys("'\"‘’“”", "a number, 'inf' or a name; there are no strings"),
 }
 # Those that begin with a sign that is one of ours too; of several that begin alike the longest counts.
 _LONG_HABIT = re.compile("|".join(re.escape(sign) for sign in sorted(_HABITS, key=len)[::-1] if len(sign) > 1))

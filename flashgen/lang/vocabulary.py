@@ -102,6 +102,8 @@ _CALLS: Mapping[str, str] = {
     "float": "'x' itself: numbers are promoted",
     "bool": "a comparison, such as 'x != 0'",
     "len": "a size, such as 'kv_len'",
+    "masked_fill": "'where(test, value, x)'",
+    **dict.fromkeys(("softmax", "log_softmax"), "the score alone: the softmax is taken of what the formula gives"),
 }
 # What to write instead of keywords of Python that the language does not have.
 _KEYWORDS: Mapping[str, str] = {
@@ -109,7 +111,11 @@ _KEYWORDS: Mapping[str, str] = {
     "is": "'=='",
     "for": "'any(i, n, test)', 'all(i, n, test)' or 'sum(i, n, term)'",
 }
-_CONSTANTS: Mapping[str, str] = {"pi": "'3.141592653589793'", "e": "'2.718281828459045'"}
+_CONSTANTS: Mapping[str, str] = {
+    "pi": "'3.141592653589793'",
+    "e": "'2.718281828459045'",
+    **dict.fromkeys(("infinity", "Infinity", "Inf", "INF", "PINF"), "'inf'"),
+}
 _MODULES = frozenset({
     "torch", "np", "numpy", "jnp", "jax", "math", "tl", "triton", "F", "nn", "tf", "lax", "scipy", "special",
     "operator",
@@ -119,14 +125,19 @@ _LEAST_LIKENESS = 0.75
 
 def expected_name(name: str, known: Collection[str], functions: Iterable[str]) -> str:
     """What to write instead of a name that is not known: what it is called here, one that is near, or what there is."""
-    own = [word for word in _NAMES.get(name, ()) if word in known]
+    own = meant_by(name, known)
     if own:
         return " or ".join(f"'{word}', {MEANINGS[word]}" for word in own)
     if name in _CONSTANTS:
         return _CONSTANTS[name]
     if name in _CALLS:
         return _CALLS[name]
-    return listed(near(name, known) or near(name, functions) or known) or "no name at all"
+    return listed(near(name, known) or near(name, functions) or known) or "a number, or a name under 'params'"
+
+
+def meant_by(name: str, known: Collection[str]) -> list[str]:
+    """Which of the known names others call so; none where it is a name of one's own."""
+    return [word for word in _NAMES.get(name, ()) if word in known]
 
 
 def python_keyword(name: str) -> tuple[str, str]:
@@ -144,10 +155,12 @@ def expected_function(name: str, functions: Iterable[str]) -> str:
 def expected_attribute(path: Sequence[str]) -> str:
     """What to write instead of `torch.where` or `score.abs`, from its names."""
     *owners, name = path
-    own = f"'{name}'" if name in FUNCTIONS else _CALLS.get(name) or _CONSTANTS.get(name) or ""
+    is_own = name in FUNCTIONS or name in LITERALS
+    own = f"'{name}'" if is_own else _CALLS.get(name) or _CONSTANTS.get(name) or ""
     if owners[0] in _MODULES:
-        return f"{own}, without '{'.'.join(owners)}.'" if own else f"one of {listed(FUNCTIONS)}, without a module"
-    if own and name not in _CONSTANTS:
+        words = listed(near(name, sorted(FUNCTIONS)) or sorted(FUNCTIONS))
+        return f"{own}, without '{'.'.join(owners)}.'" if own else f"one of {words}, without a module"
+    if own and name not in _CONSTANTS and name not in LITERALS:
         return f"{own}: a plain name or number has no attributes"
     return "a plain name or number; there are no attributes"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from flashgen.errors import ExpressionError, Location, SpecError, UnreadError
 from flashgen.lang.check import Scope, meaning
-from flashgen.lang.doubts import doubts
+from flashgen.lang.doubts import doubts as doubts_of_expression
 from flashgen.lang.float_intervals import LARGEST_FLOAT32
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, op
@@ -19,7 +19,7 @@ from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, names, pieces
 from flashgen.lang.traversal import indices, inputs, substitute, variables, walk
 from flashgen.lang.variables import BATCH, SCORE, B
-from flashgen.spec import sugar
+from flashgen.spec import doubts, sugar
 from flashgen.spec.declare import Declarations
 from flashgen.spec.model import SpecForm, beyond
 from flashgen.spec.modes import tune_shape, usual_shapes
@@ -67,7 +67,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
         ),
         tune_shapes=_tune_shapes(spec),
         samples=_samples(document, spec, declared),
-        warnings=tuple(doubt for piece in reading.pieces for doubt in doubts(piece.syntax)),
+        warnings=tuple(_doubts(document, reading, declared.inputs, score, mask)),
         allow_tf32=spec.allow_tf32,
         approximate=spec.approximate,
         dropout=spec.dropout,
@@ -75,6 +75,15 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> Variant:
     _refuse_unused(variant, reading)
     _refuse_many_sizes(document, variant)
     return variant
+
+
+def _doubts(document: Document, reading: _Reading, inputs: Sequence[Input], score: Expr, mask: Expr) -> Iterator[str]:
+    """What may not be meant, in sentences with their places."""
+    for piece in reading.pieces:
+        yield from doubts_of_expression(piece.syntax)
+    if reading.scores:
+        yield from doubts.of_score(score, reading.scores[-1].at)
+    yield from doubts.of_dimensions(document, inputs, score, mask)
 
 
 class _Reading:

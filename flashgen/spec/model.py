@@ -181,7 +181,7 @@ class ShapeForm(_Form):
         problem = misfit(self.mode, given)
         if problem is not None:
             name, expected = problem
-            raise refuse(expected, name) if name in given else refuse(expected)
+            raise refuse(expected, name) if name in given else refuse(expected, found=f"no key {name!r}")
         return self
 
 

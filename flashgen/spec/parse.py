@@ -11,6 +11,8 @@ from flashgen.spec import names
 from flashgen.spec.model import SpecForm
 from flashgen.spec.source import Document, KeyPath
 
+_LONG = 60
+
 
 def parse(document: Document) -> SpecForm:
     """Check a document's form. Raises SpecError at the first problem in the file's order, with a count of the rest."""
@@ -45,8 +47,10 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
     if isinstance(value, list):
-        return f"a list of {len(value)}" if value else "an empty list"
+        items = ", ".join(map(_shown, value))
+        whole = len(items) <= _LONG and not any(isinstance(item, dict | list) for item in value)
+        return (f"[{items}]" if whole else f"a list of {len(value)}") if value else "an empty list"
     if isinstance(value, bool):
         return str(value).lower()
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _LONG else f"{text[: _LONG - 3]}..."

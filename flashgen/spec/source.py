@@ -20,6 +20,7 @@ from flashgen.errors import Location, SpecError, UsageError
 from flashgen.lang.tokens import Where, within
 from flashgen.printable import on_one_line
 from flashgen.spec.places import Lines, scalar_at
+from flashgen.spec.yaml_errors import spec_error
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -101,10 +102,7 @@ def parse_yaml(text: str, file: str) -> Document:
         loader = _Loader(text, lines)
         root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = lines.at(mark.index) if mark else Location(file)
-        found = ", ".join(part for part in (error.context, error.problem) if part)
-        raise SpecError(at, found, "one valid YAML document") from error
+        raise spec_error(error, text, lines) from error
     except yaml.reader.ReaderError as error:
         raise SpecError(
             lines.at(error.position), f"the character U+{ord(text[error.position]):04X}", "printable text"

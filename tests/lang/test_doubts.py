@@ -64,6 +64,18 @@ def test_an_index_that_counts_from_the_end(text: str, column: int, index: str) -
     assert said.endswith(" reads the element at 0, the nearest that there is; the last of a dimension n is at 'n - 1'")
 
 
+@pytest.mark.parametrize(("text", "column"), [("q / 64 == k / 64", 9), ("(k <= q) & ((k / W) != (q / W))", 22)])
+def test_quotients_that_are_compared(text: str, column: int) -> None:
+    (said,) = doubts(parse(text, AT))
+    assert said.startswith(f"v.yaml:2:{column}: ")
+    assert said.endswith("are fractions, which '/' gives; where numbers of blocks are compared write '//'")
+
+
+@pytest.mark.parametrize("text", ["q // 64 == k // 64", "q / 64 < k / 64", "x[h] / 2 == 1.5"])
+def test_quotients_that_may_be_meant(text: str) -> None:
+    assert list(doubts(parse(text, AT))) == []
+
+
 @pytest.mark.parametrize("text", ["x[n - 1]", "x[-k]", "x[-0]", "clamp(q - k, -1, 1)", "x[-1 + h]"])
 def test_other_indices_are_no_doubt(text: str) -> None:
     assert list(doubts(parse(text, AT))) == []

@@ -78,7 +78,19 @@ MESSAGES = {
     "k === q": "3: unexpected '==='; expected '=='",
     "k !== q": "3: unexpected '!=='; expected '!='",
     "k >>> 2": "3: unexpected '>>>'; expected '>>'",
-    "k = q": "3: unexpected '='; expected '==' to compare",
+    "k = q": "3: unexpected '='; expected '==' to compare; arguments have no names but their order, and parts get "
+             "names under 'let'",
+    "clamp(q, min=1, max=2)": "13: unexpected '='; expected '==' to compare; arguments have no names but their order, "
+                              "and parts get names under 'let'",
+    "doc(b, k)": "1: the input 'doc' called as a function; expected 'doc[...]' with 2 indices",
+    "where(k < q, score, -math.inf)": "22: 'math.inf'; expected 'inf', without 'math.'",
+    "float('-inf')": "7: unexpected '''; expected a number, 'inf' or a name; there are no strings",
+    "-np.Infinity": "2: 'np.Infinity'; expected 'inf', without 'np.'",
+    "np.tanhh(score)": "1: 'np.tanhh'; expected one of 'tan' or 'tanh', without a module",
+    "score.masked_fill(k > q, 0)": "1: 'score.masked_fill'; expected 'where(test, value, x)': a plain name or number "
+                                   "has no attributes",
+    "softmax(score)": "1: the unknown function 'softmax'; expected the score alone: the softmax is taken of what the "
+                      "formula gives",
     "k := q": "3: unexpected ':='; expected a name under 'let'; nothing is assigned",
     "k += q": "3: unexpected '+='; expected '+'; nothing is assigned",
     "k //= q": "3: unexpected '//='; expected '//'; nothing is assigned",

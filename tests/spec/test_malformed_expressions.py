@@ -113,6 +113,10 @@ def test_message_of_a_name(case: str, tmp_path: Path) -> None:
 
 
 EXPRESSIONS = {
+    "a cap that is no param": (
+        "name: a\nsoftcap: cap\n",
+        ":2:10: the unknown name 'cap'; expected a number, or a name under 'params'",
+    ),
     "dimension in another alphabet": (
         "name: a\ninputs: {x: {shape: [λ], dtype: float32}}\n",
         ":2:22: unexpected 'λ'; expected a name of letters from a to z",
@@ -183,7 +187,7 @@ EXPRESSIONS = {
     ),
     "Python call": (
         "name: a\nscore: __import__('os').system('true')\n",
-        ":2:19: unexpected '''; expected a number or a name; there are no strings",
+        ":2:19: unexpected '''; expected a number, 'inf' or a name; there are no strings",
     ),
     "10,000 parentheses": (
         f"name: a\nscore: {'(' * 10_000}score{')' * 10_000}\n",

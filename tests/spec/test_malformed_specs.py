@@ -48,7 +48,7 @@ FORM = {
     "dtype": ("name: a\ndtype: fp8\n", ":2:8: 'fp8'; expected float16 or bfloat16 or float32"),
     "dtype twice": (
         "name: a\ndtype: [float16, float16]\n",
-        ":2:8: a list of 2; expected at least one value, each once",
+        ":2:8: ['float16', 'float16']; expected at least one value, each once",
     ),
     "head_dim": ("name: a\nhead_dim: [64, 600]\n", ":2:16: 600; expected an integer from 1 to 512"),
     "head_dim as a bool": ("name: a\nhead_dim: true\n", ":2:11: true; expected an integer from 1 to 512"),
@@ -183,11 +183,11 @@ FORM = {
         "tune: {inputs: {doc: {segments: 3}}}\n",
         ":4:17: a hint for 'doc', which has a range; expected the one or the other",
     ),
-    "range of one number": (ranged("[1]"), ":2:53: a list of 1; expected a pair [low, high]"),
+    "range of one number": (ranged("[1]"), ":2:53: [1]; expected a pair [low, high]"),
     "range that is a number": (ranged("3"), ":2:53: 3; expected a pair [low, high]"),
     "range the wrong way round": (
         ranged("[2, 1]"),
-        ":2:53: a list of 2; expected a pair [low, high] with -3.4e+38 <= low <= high <= 3.4e+38, of dtype float32",
+        ":2:53: [2, 1]; expected a pair [low, high] with -3.4e+38 <= low <= high <= 3.4e+38, of dtype float32",
     ),
     "range without an end": (ranged("[0, .inf]"), ":2:57: inf; expected a number"),
     "range of no number": (ranged("[.nan, 0]"), ":2:54: nan; expected a number"),
@@ -195,15 +195,15 @@ FORM = {
     "range of texts": (ranged("['0', 1]"), ":2:54: '0'; expected a number"),
     "range beyond the dtype": (
         ranged("[0, 300]", "uint8"),
-        ":2:51: a list of 2; expected a pair [low, high] with 0 <= low <= high <= 255, of dtype uint8",
+        ":2:51: [0, 300]; expected a pair [low, high] with 0 <= low <= high <= 255, of dtype uint8",
     ),
     "range of fractions for integers": (
         ranged("[0, 1.5]", "int32"),
-        ":2:51: a list of 2; expected a pair of integers with dtype int32",
+        ":2:51: [0, 1.5]; expected a pair of integers with dtype int32",
     ),
     "range of a bool": (
         ranged("[0, 1]", "bool"),
-        ":2:50: a list of 2; expected no range with dtype bool; tune has a density for it",
+        ":2:50: [0, 1]; expected no range with dtype bool; tune has a density for it",
     ),
 }
 
@@ -216,7 +216,49 @@ HOSTILE = {
         ":2:22: too many values; expected at most 5000 values, those that aliases repeat counted again",
     ),
     "alias of itself": ("name: &a [*a]\n", ":1:7: deeper nesting; expected at most 24 levels of nesting"),
-    "undefined alias": ("name: *a\n", ":1:7: found undefined alias 'a'; expected one valid YAML document"),
+    "undefined alias": (
+        "name: *a\n",
+        ":1:7: found undefined alias 'a'; expected one valid YAML document, with text that begins with '*' in quotes",
+    ),
+    "a magnitude": (
+        "name: a\nscore: |q - k|\n",
+        ":2:9: while scanning a block scalar, expected chomping or indentation indicators, but found 'q'; expected one "
+        "valid YAML document, with text that begins with '|' in quotes",
+    ),
+    "a minus and a blank": (
+        "name: a\nscore: - slopes[h]\n",
+        ":2:8: sequence entries are not allowed here; expected one valid YAML document, with text that begins with '-' "
+        "in quotes",
+    ),
+    "a negation": (
+        "name: a\nmask: !(k>q)\n",
+        ":2:10: while scanning a tag, expected ' ', but found '>'; expected one valid YAML document, with text that "
+        "begins with '!' in quotes",
+    ),
+    "a colon and a blank": (
+        "name: a\nmask: k if q: k\n",
+        ":2:13: mapping values are not allowed here; expected one valid YAML document, with text that has ': ' in "
+        "it in quotes",
+    ),
+    "text behind quotes": (
+        "name: a\nmask: 'a' == b\n",
+        ":2:11: while parsing a block mapping, expected <block end>, but found '<scalar>'; expected one valid YAML "
+        "document, with nothing behind a closing quote",
+    ),
+    "keys indented unlike": (
+        "name: a\ninputs:\n  x:\n    shape: [2]\n   dtype: int32\n",
+        ":5:4: while parsing a block mapping, expected <block end>, but found '<block mapping start>'; expected one "
+        "valid YAML document, with keys that belong together indented alike",
+    ),
+    "an expression that goes on at the margin": (
+        "name: a\nmask: (k <= q) &\n(k > 3)\n",
+        ":4:1: while scanning a simple key, could not find expected ':'; expected one valid YAML document, with an "
+        "expression of several lines indented further than its key",
+    ),
+    "a shape without its length": (
+        "name: a\ntune: {shapes: [{batch: 1, heads: 4}]}\n",
+        ":2:17: no key 'q_len'; expected q_len, as mode dense needs it",
+    ),
     "deep nesting": (f"name: {'[' * 5000}", ":1:30: deeper nesting; expected at most 24 levels of nesting"),
     "many values": (
         f"name: [{'1,' * 20_000}]\n",
