@@ -1,8 +1,9 @@
 """What parses but may not be what was meant: bitwise operators that take a comparison's operand from it, indices that
-count from the end, and quotients that are compared as if they were whole."""
+count from the end, quotients that are compared as if they were whole, and products with infinity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from flashgen.lang.syntax import Chain, Index, Literal, Operation, Syntax, pieces
@@ -13,11 +14,16 @@ BITWISE = frozenset({"&", "|", "^"})
 
 def doubts(syntax: Syntax) -> Iterator[str]:
     """A sentence with its place for each comparison that has one of `&`, `|`, `^` in an operand without parentheses,
-    for each negative number as an index, and for each test whether two quotients are equal.
+    for each negative number as an index, for each test whether two quotients are equal, and for each factor `inf`.
 
     The former bind tighter than comparisons, as in Python: `k <= q & k > q - 5` is `k <= (q & k) > q - 5`.
     """
     for piece in pieces(syntax):
+        if isinstance(piece, Operation) and piece.symbol == "*" and any(map(_is_infinite, piece.operands)):
+            yield (
+                f"{piece.at}: '{written(piece)}' is NaN where the other factor is 0; what is to be hidden stands under "
+                "'mask', or is written 'where(test, -inf, 0.0)'"
+            )
         if isinstance(piece, Index):
             for index in piece.indices:
                 if isinstance(index, Operation) and index.symbol == "-" and _is_positive(*index.operands):
@@ -44,6 +50,12 @@ def doubts(syntax: Syntax) -> Iterator[str]:
 def _is_positive(operand: Syntax, *others: Syntax) -> bool:
     """Whether this is a number above 0, and nothing else."""
     return not others and isinstance(operand, Literal) and operand.value > 0
+
+
+def _is_infinite(operand: Syntax) -> bool:
+    if isinstance(operand, Operation) and len(operand.operands) == 1:
+        (operand,) = operand.operands
+    return isinstance(operand, Literal) and operand.value == math.inf
 
 
 def _is_quotient(operand: Syntax) -> bool:

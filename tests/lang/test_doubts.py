@@ -71,6 +71,19 @@ def test_quotients_that_are_compared(text: str, column: int) -> None:
     assert said.endswith("are fractions, which '/' gives; where numbers of blocks are compared write '//'")
 
 
+@pytest.mark.parametrize("text", ["score + (k > q) * -inf", "score - inf * (k > q)", "score + (k > q) * (-inf)"])
+def test_a_product_with_infinity(text: str) -> None:
+    (said,) = doubts(parse(text, AT))
+    assert "is NaN where the other factor is 0; " in said
+
+
+@pytest.mark.parametrize(
+    "text", ["where(k > q, -inf, score)", "score - inf", "min(inf, q) * 2", "-inf if k > q else score"]
+)
+def test_infinity_that_is_no_factor(text: str) -> None:
+    assert list(doubts(parse(text, AT))) == []
+
+
 @pytest.mark.parametrize("text", ["q // 64 == k // 64", "q / 64 < k / 64", "x[h] / 2 == 1.5"])
 def test_quotients_that_may_be_meant(text: str) -> None:
     assert list(doubts(parse(text, AT))) == []

@@ -39,6 +39,16 @@ def test_a_wrong_module_fails_and_says_where(module: Path) -> None:
     assert "out at [batch, head, row] [0, " in str(report) or "lse at [batch, head, row] [0, " in str(report)
 
 
+def test_a_mask_that_hides_all_is_noted(tmp_path: Path) -> None:
+    """All is as the formula says, and nothing was compared."""
+    hidden = load({"name": "hidden", "causal": True, "mask": "k > q"})
+    report = verify(generate(hidden, tmp_path), hidden, device="cpu")
+    assert report.passed
+    assert report.note.startswith("no query saw a key in any case, ")
+    seen = load({"name": "seen", "mask": "k > q"})
+    assert verify(generate(seen, tmp_path), seen, device="cpu").note == ""
+
+
 def test_a_module_that_does_not_start_is_named(module: Path) -> None:
     (module / "__init__.py").write_text("raise RuntimeError('not today')\n")
     with pytest.raises(VerificationFailed, match=r"plain: .* status 1: RuntimeError: not today"):
