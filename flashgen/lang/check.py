@@ -26,6 +26,10 @@ from flashgen.lang.vocabulary import (
 
 _ARITY = dict.fromkeys(FUNCTIONS, (1, 1)) | {"min": (2, None), "max": (2, None), "clamp": (3, 3), "where": (3, 3)}
 _ARITY |= dict.fromkeys(REDUCTIONS, (3, 3))
+_EXAMPLES = {
+    "any": "any(i, n, test)", "all": "all(i, n, test)", "sum": "sum(i, n, term)",
+    "clamp": "clamp(x, low, high)", "where": "where(test, a, b)",
+}  # fmt: skip
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 _BITWISE = {"&": "and", "|": "or", "^": "xor"}
 _SHIFTS = {"<<": "shl", ">>": "shr"}
@@ -176,7 +180,8 @@ class _Checker:
         least, most = _ARITY[name]
         count = len(syntax.arguments)
         if count < least or (most is not None and count > most):
-            wanted = f"{least}" if least == most else f"{least} or more"
+            wanted = f"{least}, as in '{_EXAMPLES[name]}'" if name in _EXAMPLES else f"{least}"
+            wanted += "" if least == most else " or more"
             raise ExpressionError(syntax.at, f"'{name}' with {_plural(count, 'argument')}", wanted)
         if name in REDUCTIONS:
             return self._reduction(syntax)

@@ -114,6 +114,9 @@ _KEYWORDS: Mapping[str, str] = {
 _CONSTANTS: Mapping[str, str] = {
     "pi": "'3.141592653589793'",
     "e": "'2.718281828459045'",
+    "causal": "'k <= q'",
+    "mask": "a test as the mask has it, or none: what the mask hides never counts",
+    "softcap": "a number, or a name under 'params'",
     **dict.fromkeys(("infinity", "Infinity", "Inf", "INF", "PINF"), "'inf'"),
 }
 _MODULES = frozenset({

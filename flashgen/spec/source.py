@@ -205,6 +205,9 @@ class _Builder:
         seen: dict[str, Location] = {}
         for key_node, value in node.value:
             at = self._at(key_node)
+            if value.tag == "null" and value.start_mark.index == key_node.end_mark.index:
+                expected = "'KEY: VALUE'; between braces a value that has a comma in it stands in quotes"
+                raise SpecError(at, f"{key_node.value!r} without a value", expected)
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag in ("null", "bool", "int", "float"):
                 what = f"the key {key_node.value}" if isinstance(key_node, yaml.ScalarNode) else "a compound key"
                 raise SpecError(at, what, "a name (in quotes, if it is meant as text)")

@@ -32,6 +32,8 @@ def spec_error(error: yaml.MarkedYAMLError, text: str, lines: Lines) -> SpecErro
 def _remedy(problem: str, line: str) -> str:
     if signed := _SIGNED_VALUE.match(line):
         return _QUOTES.format(signed["sign"])
+    if problem.startswith("expected ',' or") and "<stream end>" not in problem:
+        return "an expression between braces or brackets in quotes"
     return _REMEDIES.get(problem, "")
 
 

@@ -82,6 +82,12 @@ MESSAGES = {
              "names under 'let'",
     "clamp(q, min=1, max=2)": "13: unexpected '='; expected '==' to compare; arguments have no names but their order, "
                               "and parts get names under 'let'",
+    "sum(doc[b, k])": "1: 'sum' with 1 argument; expected 3, as in 'sum(i, n, term)'",
+    "clamp(q, 3)": "1: 'clamp' with 2 arguments; expected 3, as in 'clamp(x, low, high)'",
+    "min(q)": "1: 'min' with 1 argument; expected 2 or more",
+    "causal & (q < 5)": "1: the unknown name 'causal'; expected 'k <= q'",
+    "where(mask, score, 0)": "7: the unknown name 'mask'; expected a test as the mask has it, or none: what the mask "
+                             "hides never counts",
     "doc(b, k)": "1: the input 'doc' called as a function; expected 'doc[...]' with 2 indices",
     "where(k < q, score, -math.inf)": "22: 'math.inf'; expected 'inf', without 'math.'",
     "float('-inf')": "7: unexpected '''; expected a number, 'inf' or a name; there are no strings",

@@ -220,6 +220,16 @@ HOSTILE = {
         "name: *a\n",
         ":1:7: found undefined alias 'a'; expected one valid YAML document, with text that begins with '*' in quotes",
     ),
+    "a comma between braces": (
+        "name: a\nlet: {d: clamp(q - k, 0, 5)}\n",
+        ":2:23: '0' without a value; expected 'KEY: VALUE'; between braces a value that has a comma in it stands in "
+        "quotes",
+    ),
+    "an index between braces": (
+        "name: a\nlet: {d: doc[b]}\n",
+        ":2:13: while parsing a flow mapping, expected ',' or '}', but got '['; expected one valid YAML document, with "
+        "an expression between braces or brackets in quotes",
+    ),
     "a magnitude": (
         "name: a\nscore: |q - k|\n",
         ":2:9: while scanning a block scalar, expected chomping or indentation indicators, but found 'q'; expected one "
