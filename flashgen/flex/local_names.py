@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flashgen.flex.files import is_foreign
+from flashgen.flex.foreign import is_foreign
 
 
 @contextmanager

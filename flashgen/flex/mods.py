@@ -13,7 +13,7 @@ import torch
 from flashgen.errors import Location, ModError
 from flashgen.flex.derived import Derivation
 from flashgen.flex.deriving import Deriving
-from flashgen.flex.files import is_foreign
+from flashgen.flex.foreign import is_foreign
 from flashgen.flex.hidden import conjuncts
 from flashgen.flex.names import free_name
 from flashgen.flex.parts import Way, begin_of
