@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -162,8 +163,10 @@ def sink_gradient(sinks: torch.Tensor, rows: Incoming, natural: bool = False) ->
     """The gradient of sinks [heads]: the sum over rows of exp(sink - lse) * (d_lse - sum(d_out * out)).
 
     Where lse has lost digits, delta makes up for it, as for all p.
-    The rows' log-sum-exp is in units of log2, or `natural`, as the kernels of the variant take it.
+    The rows' log-sum-exp is in units of log2, or `natural`, as the kernels of the variant take it. A row that sees no
+    key, as one behind the last packed sequence, adds nothing, whatever comes back to it.
     """
     sinks_of_rows = sinks.float()[None, :, None]
     weights = torch.exp(sinks_of_rows - rows.lse) if natural else torch.exp2(sinks_of_rows * LOG2E - rows.lse)
-    return -(weights * rows.delta).sum((0, 2)).to(sinks.dtype)
+    terms = torch.where(rows.lse == math.inf, 0.0, weights * rows.delta)
+    return -terms.sum((0, 2)).to(sinks.dtype)

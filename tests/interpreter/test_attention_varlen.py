@@ -140,6 +140,23 @@ def test_what_lies_behind_the_last_sequence_is_nothing(gallery_module: Gallery) 
         assert gradient.isfinite().all()
 
 
+def test_what_comes_back_to_rows_behind_the_last_sequence_reaches_no_gradient(gallery_module: Gallery) -> None:
+    """As from a norm of their zeros."""
+    module, packed = gallery_module("sink"), make_packed(((20, 30), (7, 9)))
+    q, k, v = (torch.cat([each, torch.full_like(each[:40], torch.nan)]) for each in packed.tensors)
+    sinks = torch.linspace(-1, 1, q.shape[1])
+
+    def gradients(behind: float) -> tuple[torch.Tensor, ...]:
+        leaves = [each.clone().requires_grad_() for each in (q, k, v, sinks)]
+        out = module.attention_varlen(*leaves[:3], *packed.ends, *packed.longest, sinks=leaves[3])
+        d_out = torch.ones_like(out)
+        d_out[27:] = behind
+        return torch.autograd.grad(out, leaves, d_out)
+
+    for found, wanted in zip(gradients(torch.nan), gradients(0.0), strict=True):
+        assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("ends", [[0, 20, 10, 50], [0, 20, 10**9, 50], [0, 20, -(10**9), 50], [0, 20, 30, 10**9]])
 @pytest.mark.parametrize("name", ["causal", "document"])
 def test_wrong_ends_do_no_harm_to_other_sequences(gallery_module: Gallery, name: str, ends: list[int]) -> None:
