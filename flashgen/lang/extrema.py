@@ -17,17 +17,22 @@ from flashgen.lang.traversal import indices, inputs, transform, variables, walk
 
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _OTHER = {"min": "max", "max": "min", "tile_min": "tile_max", "tile_max": "tile_min"}
+# No integer of 32 bits reaches this far.
+_FAR = 2**40
+
+Test = Callable[[Expr], bool]
 
 
-def without_negated_operands(root: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
+def without_negated_operands(root: Expr, fits_int32: Test, may_wrap: Test) -> Expr:
     """The same value, where no 32-bit minimum or maximum, nor one over a tile, has a negated operand.
 
-    An absolute value counts as the maximum of a value and its negation, which compilers make of it.
+    An absolute value counts as the maximum of a value and its negation, which compilers make of it. `may_wrap` tells
+    which integers may pass 64 bits.
     """
     nodes = list(walk(root))
     if not any(_is_absolute(node) or _negated(node) is not None for node in nodes) or _compares_one_distance(nodes):
         return root
-    asked = transform(root, lambda node: _asked(node, fits_int32))
+    asked = transform(root, lambda node: _asked(node, fits_int32, may_wrap))
     return transform(asked, lambda node: _as_sum(node, fits_int32))
 
 
@@ -39,16 +44,16 @@ def _compares_one_distance(nodes: Sequence[Expr]) -> bool:
     return len(orders) == 1 and not joined and not negated
 
 
-def _asked(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
+def _asked(node: Expr, fits_int32: Test, may_wrap: Test) -> Expr:
     """A comparison asked of its operands, but for one that would then read less, such as max(27, -k) < 0.
 
     A kernel is laid out by what an expression reads, and has no place for a pair's answer that is known before.
     """
-    found = _asked_of_operands(node, fits_int32)
+    found = _asked_of_operands(node, fits_int32, may_wrap)
     return found if all(read(found) == read(node) for read in (variables, inputs, indices)) else node
 
 
-def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
+def _asked_of_operands(node: Expr, fits_int32: Test, may_wrap: Test) -> Expr:
     """max(t, -u) <= c as (t <= c) & (u >= -c), and so on."""
     if not (isinstance(node, Op) and node.name in _ORDERS and node.args[0].type is Type.INT):
         return node
@@ -58,14 +63,23 @@ def _asked_of_operands(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
             continue
         if _has_negated_operand(side):
             every = (relation in ("lt", "le")) == (side.name != "min")
-            parts = [_asked_of_operands(op(relation, argument, other), fits_int32) for argument in _operands(side)]
+            tests = [op(relation, argument, other) for argument in _operands(side)]
+            parts = [_asked_of_operands(test, fits_int32, may_wrap) for test in tests]
             return simplify(op("and" if every else "or", *parts))
         u = _negated(side)
         if u is not None and isinstance(other, Const):
-            return simplify(op(FLIPPED[relation], u, const(-int(other.value))))
+            return simplify(op(FLIPPED[relation], u, const(-min(max(int(other.value), -_FAR), _FAR))))
         if u is not None:
-            return simplify(op(FLIPPED[relation], simplify(op("add", u, other)), const(0)))
+            total = simplify(op("add", u, other))
+            if may_wrap(total):
+                total = op("add", u, _within_reach(other))
+            return simplify(op(FLIPPED[relation], total, const(0)))
     return simplify(node)
+
+
+def _within_reach(expr: Expr) -> Expr:
+    """The nearest value to an integer that no integer of 32 bits passes: with these it compares alike."""
+    return op("min", op("max", expr, const(-_FAR)), const(_FAR))
 
 
 def _has_negated_operand(node: Expr) -> TypeGuard[Op]:
@@ -79,7 +93,7 @@ def _operands(extremum: Op) -> tuple[Expr, ...]:
     return (extremum.args[0], op("neg", extremum.args[0])) if _is_absolute(extremum) else extremum.args
 
 
-def _as_sum(node: Expr, fits_int32: Callable[[Expr], bool]) -> Expr:
+def _as_sum(node: Expr, fits_int32: Test) -> Expr:
     """max(t, -u) as max(t + u, 0) - u; the minimum of negated values as their negated maximum."""
     if not (isinstance(node, Op) and node.type is Type.INT and node.name in _OTHER):
         return node

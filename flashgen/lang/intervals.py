@@ -90,7 +90,7 @@ class Ranges:
         """The expression as kernels compute it, without what an assembler gets wrong; asked once for all kernels."""
         if expr not in self._plain:
             short = with_short_floors(expr, self.fits_int32)
-            self._plain[expr] = without_negated_operands(short, self.fits_int32)
+            self._plain[expr] = without_negated_operands(short, self.fits_int32, self.may_wrap)
         return self._plain[expr]
 
     def exact_in_float32(self, expr: Expr) -> bool:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.extrema import without_negated_operands
-from flashgen.lang.nodes import Const, Expr, Op, Type, const, op, var
+from flashgen.lang.interval import Interval
+from flashgen.lang.intervals import Ranges
+from flashgen.lang.nodes import Const, Expr, Op, Type, const, gather, op, var
+from flashgen.lang.show import show
 from flashgen.lang.traversal import variables, walk
 
 NAMES = ("t", "u", "v", "w")
@@ -24,7 +29,7 @@ AT = st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(-(2**20), 2**20)))
 
 
 def written(expr: Expr) -> Expr:
-    return without_negated_operands(expr, lambda node: True)
+    return without_negated_operands(expr, lambda node: True, lambda node: False)
 
 
 def is_negation(node: Expr) -> bool:
@@ -64,7 +69,27 @@ def test_comparisons_are_asked_of_both_sides() -> None:
 
 def test_what_needs_64_bits_stays() -> None:
     expr = op("max", op("max", T, op("neg", U)), V)
-    assert without_negated_operands(expr, lambda node: False) is expr
+    assert without_negated_operands(expr, lambda node: False, lambda node: False) is expr
+
+
+# Of t and u even the negative fits 32 bits; the limit may be anything.
+LIMIT = gather("limit", (var("h", Type.INT),), Type.INT)
+FAR = [0, 5, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**62), 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("limit", [LIMIT, *map(const, FAR)], ids=show)
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("side", [op("neg", U), op("abs", U), op("max", T, op("neg", U))], ids=show)
+def test_a_limit_at_the_end_of_64_bits_is_compared_as_it_is(side: Expr, name: str, limit: Expr) -> None:
+    ranges = Ranges({"limit": "int64"})
+    for node in (T, U):
+        ranges.assume(node, Interval(-(2**30), 2**30))
+    # Beside another comparison, so that an absolute value is not left alone.
+    expr = op("and", op(name, side, limit), op("le", V, U))
+    found = ranges.plain(expr)
+    for t, u, element in product((-7, 0, 2**30), (-(2**30), -1, 0, 9), FAR):
+        at = {"t": t, "u": u, "v": -(2**30), "h": 0}
+        assert evaluate(found, at, {"limit": [element]}) == evaluate(expr, at, {"limit": [element]})
 
 
 @pytest.mark.parametrize(
