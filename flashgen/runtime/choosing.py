@@ -29,13 +29,15 @@ def config_text(
     """
     if config is None:
         return None
-    config = Config.of(config)
-    return str(config) if torch.compiler.is_compiling() else _checked_text(family, config, packed)
+    if torch.compiler.is_compiling():
+        return str(Config.of(config))
+    # A mapping has no hash.
+    return _checked_text(family, config if isinstance(config, str) else Config.of(config), packed)
 
 
 @lru_cache(maxsize=1024)
-def _checked_text(family: str, config: Config, packed: bool) -> str:
-    return str(checked(family, config, packed))
+def _checked_text(family: str, config: Config | str, packed: bool) -> str:
+    return str(checked(family, Config.of(config), packed))
 
 
 def backward_config_text(configs: Mapping[str, Any] | None, packed: bool = False) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 # What every config says.
@@ -86,7 +85,11 @@ class Config:
     @classmethod
     def parse(cls, text: str) -> Config:
         """A Config from its text form; ValueError or TypeError for another text."""
-        return _parsed(text)
+        pairs = [part.partition("=") for part in text.split()]
+        values: dict[str, Any] = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+        if len(values) < len(pairs) or not set(NEEDED) <= set(values) or "axes" in values:
+            raise ValueError(f"config is {text!r}; expected a text such as 'BM=64 BN=128 num_warps=4 num_stages=2'")
+        return cls(**values)
 
     def axis(self, name: str) -> int | None:
         """The value of an axis, None where the config does not have it."""
@@ -125,12 +128,3 @@ class Config:
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
-
-
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> Config:
-    pairs = [part.partition("=") for part in text.split()]
-    values: dict[str, Any] = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
-    if len(values) < len(pairs) or not set(NEEDED) <= set(values) or "axes" in values:
-        raise ValueError(f"config is {text!r}; expected a text such as 'BM=64 BN=128 num_warps=4 num_stages=2'")
-    return Config(**values)

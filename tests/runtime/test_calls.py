@@ -291,6 +291,17 @@ def test_torch_compile_takes_a_call_whole(gallery_module: Callable[[str], Module
     assert torch.equal(compiled(Q, K, V), attention(Q, K, V, scale=0.3, config=SMALL))
 
 
+def test_torch_compile_has_nothing_to_say_of_a_config(gallery_module: Callable[[str], ModuleType]) -> None:
+    torch.compiler.reset()
+    attention = gallery_module("causal").attention
+    text = str(SMALL)
+    compiled = torch.compile(lambda *given: attention(*given, config=text), fullgraph=True, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compiled(Q, K, V)
+    assert torch.equal(found, attention(Q, K, V, config=text))
+
+
 def test_calls_that_are_alike_share_a_layout() -> None:
     def layout(scale: float | None = None, **other: torch.Tensor) -> Layout:
         return runtime.prepare(**{"q": Q, "k": K, "v": V, **other}, scale=scale).layout
