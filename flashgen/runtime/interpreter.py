@@ -16,6 +16,7 @@ with `-W error`; a GPU is silent.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
@@ -53,6 +54,16 @@ _mended: list[bool] = []
 _mending = Lock()
 
 
+def _lock_for_all(interpreter: Any) -> Any:
+    """The lock that a kernel runs under.
+
+    A process is forked between two kernels: the thread that ran one, and would let go of the lock, is not in the child.
+    """
+    running = vars(interpreter).setdefault(_RUNNING, RLock())
+    os.register_at_fork(before=running.acquire, after_in_parent=running.release, after_in_child=running.release)
+    return running
+
+
 def _mend() -> None:
     # Only the interpreter needs numpy.
     import numpy as np
@@ -61,7 +72,7 @@ def _mend() -> None:
     share_dtypes(interpreter)
     # A kernel calls functions of its own thread alone. One lock for all copies of this module: of two, a kernel that
     # was running when a copy came would take the other one last, and all later ones first.
-    running = vars(interpreter).setdefault(_RUNNING, RLock())
+    running = vars(interpreter).get(_RUNNING) or _lock_for_all(interpreter)
     execute = interpreter.GridExecutor.__call__
     operators = Operators(interpreter)
     language = Language(interpreter, operators.members, operators.functions, operators.of_descriptors)

@@ -1,5 +1,7 @@
 """attention() and its gradients from several threads at once, their first calls too."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -94,6 +96,34 @@ def test_a_copy_may_come_while_a_kernel_runs(tmp_path):
         thread.join(30)
         assert not thread.is_alive()
     assert x == y == 2
+
+
+def test_a_process_that_is_forked_while_kernels_run_runs_them_too(gallery_module):
+    attend, tensors, is_over = gallery_module("causal").attention, made(2), threading.Event()
+    attend(*tensors)
+
+    def work():
+        while not is_over.is_set():
+            attend(*tensors)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    child = os.fork()
+    if not child:
+        # A child that waits for ever is ended by the system.
+        signal.alarm(30)
+        status = 1
+        try:
+            attend(*tensors)
+            status = 0
+        finally:
+            os._exit(status)
+    is_over.set()
+    assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_backward_pass_and_forward_passes_at_once(gallery_module):
