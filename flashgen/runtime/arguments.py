@@ -119,7 +119,8 @@ def refuse_unstrided(**tensors: torch.Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.is_nested:
             kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-            raise TypeError(f"{name} is a {kind} tensor; expected a strided one")
+            packed = ", as values() of a jagged one is, which attention_varlen takes beside its offsets().int()"
+            raise TypeError(f"{name} is a {kind} tensor; expected a strided one{packed * tensor.is_nested}")
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sizes:

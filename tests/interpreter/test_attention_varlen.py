@@ -213,6 +213,21 @@ def test_strides_of_any_kind(gallery_module: Gallery) -> None:
     assert wanted.is_contiguous()
 
 
+def test_a_jagged_tensor_is_a_packed_batch(gallery_module: Gallery) -> None:
+    attend = gallery_module("causal").attention_varlen
+    packed = [torch.randn(length, 2, 16) for length in (5, 1, 23)]
+    jagged = torch.nested.nested_tensor(packed, layout=torch.jagged, requires_grad=True)
+    plain = torch.cat(packed).requires_grad_()
+    ends = torch.tensor([0, 5, 6, 29], dtype=torch.int32)
+    out = attend(*[jagged.values()] * 3, *[jagged.offsets().int()] * 2, 23, 23)
+    expected = attend(plain, plain, plain, ends, ends, 23, 23)
+    assert torch.equal(out, expected)
+    torch.nested.nested_tensor_from_jagged(out, jagged.offsets()).values().square().sum().backward()
+    expected.square().sum().backward()
+    assert jagged.grad is not None and plain.grad is not None
+    assert torch.equal(jagged.grad.values(), plain.grad)
+
+
 def test_it_is_one_operator_to_a_compiler_whatever_the_lengths(gallery_module: Gallery) -> None:
     module = gallery_module("relative_bias")
     rel = torch.randn(4, 129, requires_grad=True)

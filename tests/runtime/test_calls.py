@@ -27,7 +27,13 @@ FIT = "expected [batch, kv_heads, kv_len, head_dim] with"
 CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "q is a list": ({"q": [1.0]}, TypeError, "q is list; expected a torch.Tensor"),
     "k is None": ({"k": None}, TypeError, "k is NoneType; expected a torch.Tensor"),
-    "q is nested": ({"q": RAGGED}, TypeError, "q is a nested tensor; expected a strided one"),
+    "q is nested": (
+        {"q": RAGGED},
+        TypeError,
+        "q is a nested tensor; expected a strided one, as values() of a jagged one is, which attention_varlen takes "
+        "beside its offsets().int()",
+    ),
+    "q is sparse": ({"q": Q.to_sparse()}, TypeError, "q is a sparse_coo tensor; expected a strided one"),
     "q has 3 dimensions": (
         {"q": Q[0]},
         ValueError,
