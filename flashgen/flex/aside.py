@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
+
+from flashgen.runtime.dispatch import asks_for_gradient
 
 
 @contextmanager
@@ -23,6 +26,15 @@ def aside() -> Iterator[None]:
         if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
         yield
+
+
+def unwrapped(value: Any) -> Any:
+    """A captured value; in the place of one that a transform of torch.func wraps, which outside of that is of no use,
+    zeros with its shape, that require a gradient where it does.
+    """
+    if not isinstance(value, torch.Tensor) or not torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return value
+    return torch.zeros(value.shape, dtype=value.dtype, device=value.device).requires_grad_(asks_for_gradient(value))
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:

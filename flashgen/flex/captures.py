@@ -32,6 +32,7 @@ from flashgen.flex.parts import (
 )
 from flashgen.flex.places import places
 from flashgen.flex.vocabulary import Vocabulary
+from flashgen.runtime.dispatch import asks_for_gradient
 
 # Values that a trace takes as they are.
 _PLAIN = frozenset({bool, str, bytes, complex, type(None), type(...), torch.dtype, torch.device, slice, range})
@@ -247,7 +248,7 @@ def _is_new(slot: Any, found: Captured, place: int) -> bool:
 
 def kind_of(tensor: torch.Tensor) -> TensorKind:
     """What a trace depends on of a tensor that something stands in for."""
-    return tensor.dtype, tensor.ndim, tensor.requires_grad
+    return tensor.dtype, tensor.ndim, asks_for_gradient(tensor)
 
 
 def is_number(value: Any) -> bool:

@@ -23,6 +23,7 @@ from flashgen.flex.values import AXIS, Input, NotTraced, Number, dimension
 from flashgen.flex.vocabulary import Vocabulary
 from flashgen.lang.syntax import Syntax
 from flashgen.lang.written import written
+from flashgen.runtime.dispatch import asks_for_gradient
 
 Mod = Callable[..., torch.Tensor]
 _Result = TypeVar("_Result")
@@ -57,7 +58,7 @@ class Mods:
         tape, origins = self.deriving.tape, self.deriving.origins
         behind = frozenset(inputs).union(*(tape.captured_by(origins[name]) for name in origins.keys() & inputs))
         return tuple(
-            sorted(self.places[name] for name in behind & self.tensors.keys() if self.tensors[name].requires_grad)
+            sorted(self.places[name] for name in behind & self.tensors.keys() if asks_for_gradient(self.tensors[name]))
         )
 
     @property
@@ -156,7 +157,8 @@ class _Standing:
         self.ways.append((self.root, way))
         if isinstance(value, torch.Tensor):
             self.tensors[name] = value
-            self.inputs[slot] = Input(name, torch.zeros((), dtype=value.dtype).expand(value.shape), value.requires_grad)
+            stand_in = torch.zeros((), dtype=value.dtype).expand(value.shape)
+            self.inputs[slot] = Input(name, stand_in, asks_for_gradient(value))
             return self.inputs[slot].stand_in
         self.values[name] = value
         kind = torch.int64 if isinstance(value, int) else torch.float64

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import is_fake
 from flashgen.errors import ModError, SpecError, UnreadError
 from flashgen.flex.agreement import agree
 from flashgen.flex.alike import replaced
-from flashgen.flex.aside import aside
+from flashgen.flex.aside import aside, unwrapped
 from flashgen.flex.captures import capture
 from flashgen.flex.derived import Derivation
 from flashgen.flex.hidden import apart, conjuncts, is_test
@@ -25,6 +25,7 @@ from flashgen.flex.vocabulary import Vocabulary
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
+from flashgen.runtime.dispatch import asks_for_gradient
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -170,8 +171,8 @@ def _meaning(
 
 
 def _derived(derivation: Derivation, mods: Mods) -> list[torch.Tensor]:
-    """The derived inputs as captured values have them now."""
-    values = [mods.captured[name] for name in mods.places]
+    """The derived inputs as captured values have them now; of what torch.func transforms, others of their kind."""
+    values = [unwrapped(mods.captured[name]) for name in mods.places]
     device = next((each.device for each in mods.tensors.values()), torch.device("cpu"))
     with torch.enable_grad():
         return derivation.of(values, device)
@@ -271,7 +272,7 @@ def _input(
         for length, own, each in zip(tensor.shape, sizes, places, strict=True)
     ]
     dtype = str(tensor.dtype).removeprefix("torch.")
-    grad = {"grad": True} if tensor.requires_grad else {}
+    grad = {"grad": True} if asks_for_gradient(tensor) else {}
     return {"shape": shape, "dtype": "float32" if dtype == "float64" else dtype, **grad}
 
 

@@ -60,6 +60,14 @@ def is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def asks_for_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor requires a gradient; what torch.func.vmap maps says that it does not."""
+    functorch = torch._C._functorch
+    while not tensor.requires_grad and functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
 def asks_for_rules() -> bool:
     """Whether the innermost transform of torch.func has to know derivatives, or how to map."""
     interpreter = torch._C._functorch.peek_interpreter_stack()

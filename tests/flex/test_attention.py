@@ -71,6 +71,38 @@ def test_captured_tensors_have_gradients() -> None:
     compare(lambda score, b, h, q, k: score + bias[h, q - k + LENGTH], mods.causal, plain(), (bias,))
 
 
+@pytest.mark.parametrize("derived", [False, True], ids=["as it is", "derived"])
+@pytest.mark.parametrize("by_autograd", [True, False], ids=["autograd", "torch.func.grad"])
+def test_captured_tensors_that_are_mapped_have_gradients(by_autograd: bool, derived: bool) -> None:
+    """As the weights of several models that torch.func.vmap runs at once."""
+    q, k, v = (each.detach() for each in plain())
+
+    def model(bias: torch.Tensor, attend: Callable[..., Any] = flex_attention) -> torch.Tensor:
+        return attend(q, k, v, lambda score, b, h, q, k: score + (bias.exp()[h] if derived else bias[h]) * (q - k))
+
+    def loss(biases: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(model)(biases).square().sum()
+
+    biases = torch.randn(3, HEADS, generator=torch.Generator().manual_seed(0)).mul(0.1).to(DEVICE).requires_grad_()
+    each_alone = sum(model(bias, of_torch.flex_attention).square().sum() for bias in biases)
+    (wanted,) = torch.autograd.grad(each_alone, biases)
+    found = torch.autograd.grad(loss(biases), biases)[0] if by_autograd else torch.func.grad(loss)(biases.detach())
+    torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+def test_what_is_made_of_captured_tensors_has_gradients_in_a_transform_and_later() -> None:
+    """The first call decides what is built."""
+    q, k, v = (each.detach() for each in plain())
+
+    def loss(bias: torch.Tensor, attend: Callable[..., Any] = flex_attention) -> torch.Tensor:
+        return attend(q, k, v, lambda score, b, h, q, k: score + bias.sin()[h] * (q - k)).square().sum()
+
+    bias = torch.linspace(-0.2, 0.2, HEADS, device=DEVICE, requires_grad=True)
+    (wanted,) = torch.autograd.grad(loss(bias, of_torch.flex_attention), bias)
+    torch.testing.assert_close(torch.func.grad(loss)(bias.detach()), wanted, rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(torch.autograd.grad(loss(bias), bias)[0], wanted, rtol=2e-4, atol=2e-5)
+
+
 def test_powers_of_integers_are_integers() -> None:
     """Also those that would be fractions, as torch has it."""
     compare(lambda score, b, h, q, k: score + 2 ** (1 - h) + 2 ** (q - k).clamp(-3, 2), None, plain())
