@@ -29,12 +29,20 @@ def aside() -> Iterator[None]:
 
 
 def unwrapped(value: Any) -> Any:
-    """A captured value; in the place of one that a transform of torch.func wraps, which outside of that is of no use,
-    zeros with its shape, that require a gradient where it does.
+    """A captured value; in the place of a tensor that transforms of torch.func wrap, of no use outside of them, what
+    they wrap, and of what vmap maps the first.
     """
-    if not isinstance(value, torch.Tensor) or not torch._C._functorch.is_functorch_wrapped_tensor(value):
+    functorch = torch._C._functorch
+    if not isinstance(value, torch.Tensor) or not functorch.is_functorch_wrapped_tensor(value):
         return value
-    return torch.zeros(value.shape, dtype=value.dtype, device=value.device).requires_grad_(asks_for_gradient(value))
+    is_learned, mapped = asks_for_gradient(value), []
+    while functorch.is_functorch_wrapped_tensor(value):
+        mapped.append(functorch.maybe_get_bdim(value))
+        value = functorch.get_unwrapped(value)
+    # That of a vmap is a dimension of what the vmaps around it leave.
+    for dimension in reversed(mapped):
+        value = value if dimension < 0 else value.select(dimension, 0)
+    return value.detach().requires_grad_(is_learned)
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:

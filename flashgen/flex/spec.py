@@ -25,7 +25,7 @@ from flashgen.flex.vocabulary import Vocabulary
 from flashgen.lang.nodes import Type
 from flashgen.lang.syntax import Index, Name, Operation, Syntax, pieces
 from flashgen.lang.written import written
-from flashgen.runtime.dispatch import asks_for_gradient
+from flashgen.runtime.dispatch import asks_for_gradient, is_transformed
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 
@@ -66,6 +66,12 @@ def to_spec(
     Raises ModError, a ValueError that names the line of the mod, for what the language does not have.
     """
     found = meaning(score_mod, mask_mod, name, many_queries)
+    if found.derived and is_transformed():
+        raise ModError(
+            place_of(score_mod or mask_mod),
+            f"{', '.join(found.derived)}: made of captured tensors within a transform of torch.func, where to_spec has "
+            "no value of them; expected a call outside of it",
+        )
     return found.spec, dict(found.tensors), dict(found.numbers)
 
 
@@ -171,7 +177,7 @@ def _meaning(
 
 
 def _derived(derivation: Derivation, mods: Mods) -> list[torch.Tensor]:
-    """The derived inputs as captured values have them now; of what torch.func transforms, others of their kind."""
+    """The derived inputs as captured values have them now; of what torch.func maps, as the first has them."""
     values = [unwrapped(mods.captured[name]) for name in mods.places]
     device = next((each.device for each in mods.tensors.values()), torch.device("cpu"))
     with torch.enable_grad():

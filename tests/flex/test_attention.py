@@ -90,6 +90,22 @@ def test_captured_tensors_that_are_mapped_have_gradients(by_autograd: bool, deri
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
 
 
+def test_a_mapped_tensor_may_decide_that_a_number_stays() -> None:
+    """Whether a tensor in a number's place gives the same is seen by the values of what is made of both."""
+    q, k, v = (each.detach() for each in plain())
+    number = 2
+
+    def model(bias: torch.Tensor, attend: Callable[..., Any] = flex_attention) -> torch.Tensor:
+        def mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return score + bias.roll(2 if torch.is_tensor(number) else 1)[h] * (q - k) * number
+
+        return attend(q, k, v, mod)
+
+    biases = torch.linspace(-0.2, 0.2, 3 * HEADS, device=DEVICE).view(3, HEADS)
+    wanted = torch.stack([model(bias, of_torch.flex_attention) for bias in biases])
+    torch.testing.assert_close(torch.vmap(model)(biases), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_made_of_captured_tensors_has_gradients_in_a_transform_and_later() -> None:
     """The first call decides what is built."""
     q, k, v = (each.detach() for each in plain())

@@ -11,6 +11,7 @@ import torch
 from flex_mods import BATCH, HEADS, LENGTH, Mod, arguments
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
+from flashgen.errors import ModError
 from flashgen.flex import to_spec
 from flashgen.lang.evaluate import evaluator
 from flashgen.spec import load
@@ -161,3 +162,12 @@ def test_where_queries_outnumber_keys_inputs_along_both_are_as_long_as_queries()
     doc = torch.zeros(9, dtype=torch.int32)
     same = to_spec(None, lambda b, h, q, k: doc[q] == doc[k], many_queries=True)[0]
     assert same["inputs"]["doc"]["shape"] == ["q_len"]
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
+def test_what_is_made_of_captured_tensors_is_not_handed_out_within_transforms(transform: Any) -> None:
+    def taken(bias: torch.Tensor) -> torch.Tensor:
+        return to_spec(lambda score, b, h, q, k: score + bias.exp()[h])[1]["bias_exp"].sum()
+
+    with pytest.raises(ModError, match="bias_exp: made of captured tensors within a transform"):
+        transform(taken)(torch.zeros(3, 4) if transform is torch.vmap else torch.zeros(4))
