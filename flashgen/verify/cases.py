@@ -111,6 +111,17 @@ _GRADIENTS = (
 )
 
 
+# A GPU's own kernels have tiles of up to 192 queries and 128 keys: shorter calls are all masked. Head dimensions, dtype
+# and strides are those of other cases, whose kernels are compiled anyhow.
+_FULL_TILES = Case("full tiles", problem_of("1 2/1 304x400 64/64", "bfloat16"), return_max=True)
+_FULL_TILES_OF_GRADIENTS = (
+    replace(_FULL_TILES, name="gradients, full tiles", return_max=False, backward=Backward()),
+    packed_case(
+        "gradients, packed, full tiles", ((304, 400), (0, 0), (144, 272)), "2/1 64/64", "bfloat16",
+        backward=Backward(deterministic=True),
+    ),
+)  # fmt: skip
+
 # Few queries, which another kernel has, with other values of runtime params.
 _DECODED = Case("decode, other params", problem_of("1 4/2 3x520 16/16", "float32"))
 
@@ -119,6 +130,8 @@ def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
     cases = [*_QUICK, *_PACKED, *_reach(variant), *_decode_reach(variant)]
     cases += _own(variant, _QUICK[0], scheduled, gpu)
+    if gpu:
+        cases.append(_FULL_TILES)
     if others := all_others(variant, _DECODED.problem):
         cases.append(replace(_DECODED, params=others))
     if variant.dropout is not None:
@@ -134,6 +147,7 @@ def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool)
     """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
     reach = [replace(case, name=f"gradients, {case.name}", backward=_COARSE) for case in _reach(variant)]
     cases = [*_GRADIENTS, *_PACKED_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled, gpu)]
+    cases += _FULL_TILES_OF_GRADIENTS if gpu else ()
     if level == "full":
         cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)
     return _seeded(variant, cases, gpu)

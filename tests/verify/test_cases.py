@@ -43,6 +43,16 @@ def test_levels_nest_and_names_are_their_own(name: str, gpu: bool, cases: Callab
     assert any(case.planned for case in quick)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_each_level_has_full_tiles_of_a_gpu(name: str) -> None:
+    """Also of the kernels for Hopper, whose tiles have up to 192 queries and 128 keys; a ragged one behind them."""
+    variant = VARIANTS[name]
+    for cases in (cases_for(variant, "quick", True, False), gradient_cases_for(variant, "quick", True, False)):
+        lengths = [(case.lengths, case.problem) for case in cases if case.problem.dtype != "float32"]
+        long = [each for own, p in lengths for each in own or [(p.q_len, p.kv_len)] if each[0] > 192 and each[1] > 256]
+        assert any(q_len % 192 and q_len % 128 and kv_len % 128 for q_len, kv_len in long)
+
+
 def test_a_constant_is_reached_and_passed() -> None:
     window = full_level({"name": "window", "window": {"left": 1023, "right": 0}})
     assert max(case.problem.kv_len for case in window) > 1023 + 64
