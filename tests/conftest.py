@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -107,3 +108,13 @@ def gpt() -> ModuleType:
     sys.modules["gpt"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def signals_end_processes() -> Iterator[None]:
+    """As in a terminal. Behind nohup, and in the background of a script, some are ignored."""
+    ways = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, way) for number, way in ways.items()}
+    yield
+    for number, way in before.items():
+        signal.signal(number, way)

@@ -39,6 +39,7 @@ class Endless:
         self.kill()
 
 
+@pytest.mark.usefixtures("signals_end_processes")
 def test_ctrl_c_does_not_wait_for_what_is_being_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(compiling, "Worker", Endless)
     monkeypatch.setattr(compiling, "_pool_size", lambda jobs: 2)

@@ -11,6 +11,8 @@ import pytest
 
 from flashgen.ending import Ended, in_order
 
+pytestmark = pytest.mark.usefixtures("signals_end_processes")
+
 SPEC = "name: stopped\ncausal: true\nhead_dim: 16\ndtype: float32\n"
 
 
@@ -23,16 +25,6 @@ def sent(*numbers, error=None):
         raise error or AssertionError("it went on")
 
     return main
-
-
-@pytest.fixture(autouse=True)
-def signals_end_processes():
-    """As in a terminal. Behind nohup, and in the background of a script, some are ignored."""
-    ways = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-    before = {number: signal.signal(number, way) for number, way in ways.items()}
-    yield
-    for number, way in before.items():
-        signal.signal(number, way)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_candidates_are_chosen_by_name_and_always_with_the_kernel_itself() -> No
     assert Bench.choose(None, ["backward", "forward"], 3, None).passes == ("backward", "forward")
     both = Bench.choose(["flashgen, deterministic"], ["forward", "backward"], 3, None)
     assert both.candidates_of(FORWARD) == ("flashgen",) and len(both.candidates_of(BACKWARD)) == 2
-    with pytest.raises(UsageError, match=r"no pass 'back'; expected one of forward, backward, forward\+backward"):
+    with pytest.raises(UsageError, match=r"no pass 'back'; expected one of 'forward', 'backward', 'forward\+backward'"):
         Bench.choose(None, ["back"], 3, None)
 
 

@@ -1,8 +1,9 @@
-"""Quotients and remainders of floats are PyTorch's own."""
+"""Quotients and remainders of floats: the floor, and what it leaves, and so PyTorch's own where these are exact."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -17,8 +18,8 @@ from flashgen.runtime.device.floats import float_floordiv, float_mod
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COUNT = 512
 ODD = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, 0.1, -0.1, 0.3, 7.0, 1e-30, -1e30, 3.4e38]
-# Beyond this quotient float64 does not have every floor.
-LARGEST_QUOTIENT = 2.0**28
+# Beyond the first quotient float64 does not have every floor; beyond the other PyTorch's, in float32, may be one off.
+LARGEST_QUOTIENT, LARGEST_OF_TORCH = 2.0**28, 2.0**21
 
 
 @triton.jit
@@ -42,12 +43,27 @@ def assert_equal(found: torch.Tensor, expected: torch.Tensor, x: torch.Tensor, y
     assert not wrong.any(), [*zip(x[wrong], y[wrong], found[wrong], expected[wrong], strict=True)][:5]
 
 
+def exact(x: float, y: float) -> tuple[float, float]:
+    """The floor of a quotient of finite numbers, and what it leaves."""
+    floor = Fraction(x) // Fraction(y)
+    return float(floor), float(Fraction(x) - floor * Fraction(y))
+
+
 def assert_division(pairs: list[tuple[float, float]]) -> None:
     x, y, *found = computed(pairs)
     ratio = (x.double() / y.double()).abs()
-    near = ~ratio.isfinite() | (ratio < LARGEST_QUOTIENT)
+    near = ~ratio.isfinite() | (ratio < LARGEST_OF_TORCH)
     for each, expected in zip(found, (x // y, x % y), strict=True):
         assert_equal(each[near], expected[near], x[near], y[near])
+    finite = x.isfinite() & y.isfinite() & (y != 0) & (ratio < LARGEST_QUOTIENT)
+    numbers = zip(x[finite].tolist(), y[finite].tolist(), strict=True)
+    floors = torch.tensor([exact(*pair) for pair in numbers], device=DEVICE).reshape(-1, 2)
+    for each, expected in zip(found, floors.T, strict=True):
+        assert_equal(each[finite], expected, x[finite], y[finite])
+
+
+def test_a_quotient_beyond_those_that_float32_tells_apart() -> None:
+    assert_division([(3535779749953536.0, 231564512.0)])  # PyTorch has 15269090
 
 
 def test_odd_floats() -> None:
