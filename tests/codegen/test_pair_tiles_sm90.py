@@ -63,6 +63,17 @@ def test_a_full_tile_has_a_function_of_what_was_loaded(score: str) -> None:
     assert view.logits_of("mixed") != view.logits_of("full")
 
 
+def test_what_is_also_read_elsewhere_is_read_from_addresses_that_are_there(tmp_path: Path) -> None:
+    """The same input at other places too, beside a mask that gives a part of their address a name."""
+    elsewhere = "score + t0[h, q, k] + t0[k % 2, q, off[b]]"
+    found = spec("float16", score=elsewhere, mask="doc[b, q] == doc[b, k]", align="top_left")
+    found["inputs"] |= {
+        "off": {"shape": ["batch"], "dtype": "int32"}, "doc": {"shape": ["batch", "kv_len"], "dtype": "int32"},
+    }  # fmt: skip
+    assert view_of(found).pair_tiles is not None
+    generate(load(found), tmp_path)  # which knows where every name comes from
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 64), ("float32", 128)])
 def test_it_fits(dtype: str, head_dim: int, tmp_path: Path, compiled: Compile) -> None:

@@ -168,6 +168,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON, packs=True)
     score, nonlinear, factor = score_function(facts, prologue, Q_START)
     score = named_apart(score, known, "_by_key", "_by_key_sm90")
+    pair_tiles = pair_tiles_of(facts, score, prologue, known)
     seen = seen_rows_of(facts, score, prologue, known)
     queries = query_tiles(facts, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
@@ -210,7 +211,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched, *PACKED_SIZES))
         ),
-        pair_tiles=pair_tiles_of(facts, score, prologue, known),
+        pair_tiles=pair_tiles,
         learned=learned,
         uniform=uniform,
     )
