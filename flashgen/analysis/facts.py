@@ -210,6 +210,10 @@ class Facts:
         """All that the score and the mask read of inputs."""
         return tuple(node for node in walk(self.variant.score, self.variant.mask) if isinstance(node, Gather))
 
+    def sizes_of(self, read: Gather) -> list[Expr]:
+        """The sizes of the input that is read."""
+        return next([dim.size for dim in tensor.dims] for tensor in self.variant.inputs if tensor.name == read.input)
+
     @cached_property
     def gathers_of_pairs(self) -> tuple[Gather, ...]:
         """What is read for each pair."""

@@ -29,5 +29,4 @@ def counts_queries_for_first_pair(facts: Facts) -> bool:
 
 
 def _counts_queries(facts: Facts, read: Gather, axis: int) -> bool:
-    sizes = next([dim.size for dim in tensor.dims] for tensor in facts.variant.inputs if tensor.name == read.input)
-    return "q_len" in variables(facts.ranges.kept_inside(read, axis, sizes[axis]))
+    return "q_len" in variables(facts.ranges.kept_inside(read, axis, facts.sizes_of(read)[axis]))

@@ -24,7 +24,7 @@ def _is_in_rows(facts: Facts, read: Gather) -> bool:
 
 def _at_key(facts: Facts, read: Gather) -> bool:
     """Whether the last index is the key itself, which lies inside the dimension."""
-    sizes = next([dim.size for dim in tensor.dims] for tensor in facts.variant.inputs if tensor.name == read.input)
+    sizes = facts.sizes_of(read)
     return sizes[-1] is not BATCH and facts.ranges.kept_inside(read, len(sizes) - 1, sizes[-1]) is K
 
 

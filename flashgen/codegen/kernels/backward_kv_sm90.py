@@ -134,8 +134,6 @@ class BackwardKvSm90View(ScoreView):
         """Whether logits and mask of a tile of queries depend on where it stands."""
         if self.dropout or (tiles == "mixed" and (self.seen.by_place or self.seen.loads)):
             return True
-        if tiles == "full" and self.pair_tiles:
-            return True
         return bool(self.tile_reads(tiles) & {"rows", "q_first"})
 
     def logits_of(self, tiles: str) -> str:
