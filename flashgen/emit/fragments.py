@@ -22,3 +22,12 @@ class Fragment:
     def result(self) -> str:
         """The values as one expression, a tuple where they are several."""
         return ", ".join(self.results)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load that a kernel makes itself, ahead: the `name` for what it finds at `address`, and its `value` by it."""
+
+    name: str
+    address: str
+    value: str

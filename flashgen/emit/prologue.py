@@ -17,12 +17,14 @@ from flashgen.analysis.quotients import with_quotients
 from flashgen.analysis.reciprocals import with_reciprocals
 from flashgen.analysis.truncations import with_truncations
 from flashgen.emit.dialects import TRITON, Dialect
-from flashgen.emit.fragments import Fragment
-from flashgen.emit.names import EMITTED, SPELLED, Statements
+from flashgen.emit.fragments import Fragment, Load
+from flashgen.emit.names import EMITTED, SPELLED, Statements, suggest
 from flashgen.emit.setting import Setting, Tensor
 from flashgen.emit.writer import PairWriter, PrologueWriter
+from flashgen.lang.infix import Text
 from flashgen.lang.intervals import Ranges
-from flashgen.lang.nodes import Expr
+from flashgen.lang.nodes import Expr, Gather
+from flashgen.lang.traversal import variables
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -120,13 +122,24 @@ class Prologue:
         avoid |= self.reads | self._statements.taken if inlined else set()
         return self._written(setting, roots, given, avoid)
 
+    def load_ahead(self, read: Gather, layout: str) -> Load:
+        """A load of what the loop changes, for the kernel to make before it needs the value in this `layout`."""
+        writer = PairWriter(self._setting, Statements(taken=set()), self._writer, {})
+        address = str(writer.address(read))
+        name = self._statements.new(read, suggest(read, self._setting.lets))
+        value = writer.as_computed(read, self.dialect.call("convert_layout", Text(name), layout))
+        return Load(name, address, str(value))
+
     def fork(self, spelled: Mapping[str, str] = _NOTHING, dialect: Dialect | None = None) -> Prologue:
         """A further place for statements, such as the epilogue, where everything computed here is at hand.
 
-        `spelled`: variables that it has under other names; `dialect`: what it is written in, if not as this one.
+        `spelled`: variables that it has under other names, so that what follows from them is not at hand; `dialect`:
+        what it is written in, if not as this one.
         """
         here, there = self._statements, Prologue.__new__(Prologue)
-        statements = Statements({*here.taken}, here.reads, names={**here.names})
+        names = {known: name for known, name in here.names.items() if not _follows_from(known, spelled)}
+        # What is under other names stands beside what is not.
+        statements = Statements(here.taken if spelled else {*here.taken}, here.reads, names=names)
         setting = self._spelling(spelled)
         there._begin(replace(setting, dialect=dialect or setting.dialect), statements)
         return there
@@ -148,6 +161,11 @@ class Prologue:
             tuple(sorted(statements.reads)),
             tuple(statements.defines),
         )
+
+
+def _follows_from(known: Expr | str, names: Collection[str]) -> bool:
+    """Whether an expression depends on variables of these names. A text, of an address, has other names if it does."""
+    return bool(names) and isinstance(known, Expr) and not variables(known).isdisjoint(names)
 
 
 def _as_computed(expr: Expr, ranges: Ranges) -> Expr:

@@ -96,7 +96,10 @@ class Writer(ABC):
         return self._read(self.setting.spelled.get(expr.name, expr.name))
 
     def _load(self, expr: Gather) -> Text:
-        """A load: the part of the address that is the same for the whole program is one pointer, computed once."""
+        return self.as_computed(expr, self.setting.dialect.call("load", self.address(expr)))
+
+    def address(self, expr: Gather) -> Text:
+        """Where a load reads: the part that is the same for the whole program is one pointer, computed once."""
         name = expr.input
         base = [Text(f"{name}_ptr")]
         varying: list[Text] = []
@@ -108,7 +111,10 @@ class Writer(ABC):
             base = [self._base(base, f"{name}_base")]
         else:
             self._read(f"{name}_ptr")
-        loaded = self.setting.dialect.call("load", _total([*base, *varying]))
+        return _total([*base, *varying])
+
+    def as_computed(self, expr: Gather, loaded: Text) -> Text:
+        """What was loaded, in the dtype that it is computed with."""
         dtype = _LOADED_AS.get(self.setting.tensors[expr.input].dtype)
         return loaded if dtype is None else self._operators.converted(loaded, dtype)
 

@@ -219,7 +219,7 @@ def test_tiles_that_read_at_one_place_have_a_score_of_their_own(score: str, read
     assert view.uniform is not None and view.uniform_test is not None
     assert reads == {"qk", "q", "k"} & {*view.uniform.score.body.reads}
     assert view.reads_k("uniform") == ("k" in reads)
-    assert view.uniform_call.startswith("gl.zeros") == spread
+    assert view.logits_of("uniform").startswith("gl.zeros") == spread
     assert {"q_first", "q_last", "kv_len", "num_tiles"} <= {*view.uniform_test.names}
 
 

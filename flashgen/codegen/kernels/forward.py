@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
+from flashgen.analysis.rows_of_pairs import rows_of_pairs
 from flashgen.codegen.arguments import (
     PACKED_SIZES,
     SCHEDULE,
@@ -15,8 +16,11 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import loop_limits, scheduled_tiles
 from flashgen.codegen.online import OnlineSoftmax, online_softmax
-from flashgen.codegen.pairs import pairs
+from flashgen.codegen.pairs import bytes_read, pairs
 from flashgen.lang.nodes import TRUE
+
+# Of what is read for each pair in rows, and comes a tile ahead.
+_BYTES_OF_WIDE_TILES = 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def default_name(facts: Facts) -> str:
     """What the function that has the forward kernel's built-in configs is called."""
     if facts.usually_has_long_functions and not facts.usually_has_lookups:
         return "default_functions_config"
-    crowded = facts.has_long_functions  # their registers are there for all tiles, however few take them
+    # The registers of long functions are there for all tiles, however few take them, as those of what comes in rows.
+    crowded = facts.has_long_functions or bytes_read(facts.variant, rows_of_pairs(facts)) > _BYTES_OF_WIDE_TILES
     if facts.uses_schedule:
         narrow = facts.mask_reads_keys or facts.mask_divides_keys or facts.usually_has_lookups or crowded
         return "default_by_key_config" if narrow else "default_scheduled_config"

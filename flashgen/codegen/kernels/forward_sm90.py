@@ -26,6 +26,7 @@ from flashgen.codegen.pairs import Function, Pairs, pairs
 from flashgen.codegen.sm90.columns import Columns, columns_of
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
+from flashgen.codegen.sm90.pairs_ahead import PairsAhead, pairs_ahead_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
@@ -67,14 +68,14 @@ class ForwardSm90View:
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
     longest come first, in groups of heads. `reads` are the names that the consumers read, `loaded` what the producer
-    takes of its work; `factor` is as in `Pairs`.
+    takes of its work; `factor` is as in `Pairs`. `pairs_ahead`: what full tiles read for each pair in rows.
     """
 
     scaled: bool
     affine: AffineBias | None
     score: Function | None
     score_call: str
-    score_reads_k: bool
+    pairs_ahead: PairsAhead | None
     columns: Columns
     logit: str
     factor: str
@@ -84,7 +85,6 @@ class ForwardSm90View:
     clamps_k: bool
     keys: KeyTiles | None
     work: Work
-    start: str
     loaded: tuple[str, ...]
     grouped: bool
     uneven: bool
@@ -119,10 +119,13 @@ class ForwardSm90View:
         return f"{self.softmax_function}({self.logit}, m, l{factor}{', shift' if self.affine else ''})"
 
     @property
-    def uniform_call(self) -> str:
-        """The logits of a uniform tile."""
-        assert self.uniform is not None
-        return self.uniform.logits(_SPREAD, k_first="start")
+    def start(self) -> str:
+        """The first key of tile i."""
+        return self.start_of("i")
+
+    def start_of(self, number: str) -> str:
+        """The first key of a tile."""
+        return _start_of(self.keys, number)
 
     @property
     def holds_q(self) -> bool:
@@ -136,10 +139,28 @@ class ForwardSm90View:
             return False
         return not self.keys.reads.isdisjoint({"q_len", "q", "q_last", *(["q_first"] if self.q_offset else [])})
 
+    def logits_of(self, kind: str) -> str:
+        """The logits of a tile of this kind, "mixed", "full" or "uniform", where there is a score."""
+        if self.uniform and kind == "uniform":
+            return self.uniform.logits(_SPREAD, k_first="start")
+        if self.pairs_ahead and kind == "full":
+            return self.pairs_ahead.score_call
+        return self.score_call
+
     def reads_k(self, kind: str) -> bool:
-        """Whether the score of a tile of this kind, "mixed", "full" or "uniform", reads the positions of its keys."""
-        score = self.uniform.score if self.uniform and kind == "uniform" else self.score
+        """Whether the score of a tile of this kind reads the positions of its keys."""
+        score = self._score_of(kind)
         return score is not None and "k" in score.body.reads
+
+    def reads_start(self, kind: str) -> bool:
+        """Whether a tile of this kind reads where it stands."""
+        by_place = self.affine is not None or bool(self.columns.of_score.lines) or self.dropout
+        return kind != "full" or by_place or self.reads_k(kind)
+
+    def _score_of(self, kind: str) -> Function | None:
+        if self.uniform and kind == "uniform":
+            return self.uniform.score
+        return self.pairs_ahead.score if self.pairs_ahead and kind == "full" else self.score
 
     def spread_columns(self, kind: str) -> list[str]:
         """What is loaded for each key and then read with all pairs of its column.
@@ -155,7 +176,8 @@ class ForwardSm90View:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
-        return (*(f for f in (self.score, self.mixed.mask) if f is not None), *uniform)
+        of_pairs = (self.score, self.pairs_ahead.score if self.pairs_ahead else None, self.mixed.mask)
+        return (*(f for f in of_pairs if f is not None), *uniform)
 
 
 def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Function] = ()) -> ForwardSm90View:
@@ -178,6 +200,7 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
     uniform = None
     if found.score is not None and facts.uniform is not None and facts.uniform.share > _WORTHWHILE:
         uniform = uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
+    pairs_ahead = None if uniform else pairs_ahead_of(facts, found.score, prologue, columns.given, known)
     epilogue = (uniform.prologue if uniform else prologue).fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
@@ -190,24 +213,22 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
     work = work_of(facts, keys, _sizes(asked))
-    start = "(num_tiles - 1 - i) * BN" if keys is None else keys.start
     used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,
         affine=affine,
         score=found.score,
         score_call=_score_call(found),
-        score_reads_k=affine is not None or found.score_reads_k or bool(columns.of_score.lines),
+        pairs_ahead=pairs_ahead,
         columns=columns,
         logit=found.logit,
         factor=found.factor,
         mixed=masked,
         uniform=uniform,
-        uniform_test=key_tile_test(uniform, keys, start) if uniform else None,
+        uniform_test=key_tile_test(uniform, keys, _start_of(keys, "i")) if uniform else None,
         clamps_k=found.clamps_k,
         keys=keys,
         work=work,
-        start=start,
         loaded=tuple(name if name in used else "_" for name in work.returned),
         grouped=ordered,
         uneven=uneven,
@@ -272,6 +293,10 @@ def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
     shift = prologue.inline(substitute(found.column, {K: K_FIRST}), spelled={"k_first": "start"})
     per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
     return AffineBias(per_key, shift)
+
+
+def _start_of(keys: KeyTiles | None, number: str) -> str:
+    return f"(num_tiles - 1 - {number}) * BN" if keys is None else keys.start_of(number)
 
 
 def _score_call(found: Pairs) -> str:

@@ -55,10 +55,9 @@ class KeyTiles:
     reads: frozenset[str]
     scheduled: bool = False
 
-    @property
-    def start(self) -> str:
-        """The first key of tile i, as a kernel asks for it."""
-        return f"{'scheduled' if self.scheduled else ''}_key_tile(i, {', '.join(self.placed_by)}, BN)"
+    def start_of(self, number: str) -> str:
+        """The first key of a tile, as a kernel asks for it."""
+        return f"{'scheduled' if self.scheduled else ''}_key_tile({number}, {', '.join(self.placed_by)}, BN)"
 
 
 @dataclass(frozen=True)

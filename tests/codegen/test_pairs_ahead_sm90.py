@@ -1,0 +1,98 @@
+"""What the Hopper forward kernel reads for each pair in rows: how much it loads a tile ahead, and that this fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offline_compiler import Compile
+
+from flashgen.analysis.facts import facts_of
+from flashgen.codegen import default_of, generate
+from flashgen.codegen.kernels.forward import forward_view
+from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
+from flashgen.codegen.naming import mangled
+from flashgen.runtime.gpus import shared_limit
+from flashgen.spec import load
+
+# Bytes a thread that may be spilled: with Triton 3.6, where it was measured, it is up to 52, with 3.9 up to 120.
+FEW_BYTES = 120
+
+
+def spec(*dtypes: str, score: str = "", **more: Any) -> dict[str, Any]:
+    """A bias of each pair in each of the dtypes."""
+    names = [f"t{number}" for number in range(len(dtypes))]
+    inputs = {n: {"shape": ["heads", "q_len", "kv_len"], "dtype": d} for n, d in zip(names, dtypes, strict=True)}
+    terms = "".join(f" + {name}[h, q, k]" for name in names)
+    return {"name": "pairs", "inputs": inputs, "score": score or f"score{terms}", **more}
+
+
+def view_of(found: dict[str, Any]) -> ForwardSm90View:
+    facts = facts_of(mangled(load(found)))
+    return forward_sm90_view(facts, forward_view(facts))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "loaded"),
+    [
+        (("int8",), 1),
+        (("bfloat16",), 1),
+        (("float16", "bfloat16"), 2),
+        (("float32",), 1),
+        (("float32", "int8"), 0),
+        (("int64",), 0),
+    ],
+)
+def test_as_much_is_loaded_ahead_as_registers_hold(dtypes: tuple[str, ...], loaded: int) -> None:
+    ahead = view_of(spec(*dtypes)).pairs_ahead
+    assert (len(ahead.loads) if ahead else 0) == loaded
+
+
+@pytest.mark.parametrize(
+    "score", ["score + rel[h, clamp(q - k, -8, 8) + 8]", "score + t0[h, k, q]", "score + t0[h, q, kv_len - 1 - k]"]
+)
+def test_what_does_not_lie_in_rows_is_read_by_each_pair(score: str) -> None:
+    found = spec("bfloat16", score=score)
+    found["inputs"]["rel"] = {"shape": ["heads", 17], "dtype": "float32"}
+    found["inputs"] = {name: tensor for name, tensor in found["inputs"].items() if f"{name}[" in score}
+    assert view_of(found).pairs_ahead is None
+
+
+@pytest.mark.parametrize("score", ["", "score * t0[h, q, k]", "5.0 * tanh((score + t0[h, q, k]) / 5.0)"])
+def test_full_tiles_have_a_function_of_what_was_loaded(score: str) -> None:
+    view = view_of(spec("bfloat16", score=score))
+    assert view.pairs_ahead is not None and view.score is not None
+    assert view.pairs_ahead.score.name != view.score.name
+    assert view.reads_k("mixed") and not view.reads_k("full")
+    assert view.logits_of("mixed") != view.logits_of("full")
+
+
+@pytest.mark.parametrize(("dtype", "BN"), [("bfloat16", 128), ("float32", 64)])
+def test_wide_tiles_are_the_default_where_registers_suffice(dtype: str, BN: int) -> None:
+    assert default_of(load(spec(dtype)), "forward")("sm_90", "bfloat16", 128, 128).BN == BN
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float32", 128)])
+def test_it_fits(dtype: str, head_dim: int, tmp_path: Path, compiled: Compile) -> None:
+    found = load(spec(dtype))
+    config = default_of(found, "forward")("sm_90", "bfloat16", head_dim, head_dim)
+    assert config.backend == "hopper"
+    result = compiled(generate(found, tmp_path), "forward", "sm_90", "bfloat16", head_dim, head_dim, config)
+    assert result.error is None
+    assert not result.serialized_wgmma
+    assert result.spills <= FEW_BYTES
+    assert result.shared <= shared_limit("sm_90")
+
+
+@pytest.mark.matrix
+def test_rows_by_what_has_a_name_are_those_of_the_threads_that_load(tmp_path: Path, compiled: Compile) -> None:
+    """Threads that load have other rows than those that hold the scores, also of what both compute of a row."""
+    lets = {"group": "q // 4 + off[b]"}
+    found = spec("bfloat16", score="score + t0[h, group, k] + 0.1 * group", let=lets)
+    found["inputs"]["off"] = {"shape": ["batch"], "dtype": "int32"}
+    variant = load(found)
+    assert view_of(found).pairs_ahead is not None
+    config = default_of(variant, "forward")("sm_90", "bfloat16", 64, 64)
+    assert compiled(generate(variant, tmp_path), "forward", "sm_90", "bfloat16", 64, 64, config).error is None
