@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 # What every config says.
@@ -19,7 +20,7 @@ def know_axes(names: Iterable[str]) -> None:
     _known_axes.update(names)
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Config:
     """BM query rows and BN keys a tile, warps a program, and stages of the load pipeline, for one backend.
 
@@ -34,9 +35,7 @@ class Config:
     num_stages: int
     backend: str
     # In the order in which they are written, which makes no difference.
-    axes: tuple[tuple[str, int], ...] = field(compare=False)
-    _axes: frozenset[tuple[str, int]] = field(init=False)
-    _hash: int = field(init=False, compare=False)
+    axes: tuple[tuple[str, int], ...]
 
     def __init__(
         self, BM: int, BN: int, num_warps: int, num_stages: int, backend: str = PORTABLE,
@@ -48,13 +47,23 @@ class Config:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"config {name} is {value!r}; expected an int")
         for name in chosen:
-            if hasattr(Config, name) or name in ("axes", "_axes"):
+            if hasattr(Config, name) or name == "axes":
                 raise ValueError(f"config {name} is {chosen[name]}; expected another name of an axis")
-        pairs = tuple(chosen.items())
-        for name, value in {**values, "backend": backend, "axes": pairs, "_axes": frozenset(pairs)}.items():
+        for name, value in {**values, "backend": backend, "axes": tuple(chosen.items())}.items():
             object.__setattr__(self, name, value)
-        # It is asked for on each launch.
-        object.__setattr__(self, "_hash", hash((BM, BN, num_warps, num_stages, backend, self._axes)))
+
+    # No fields: FSDP copies a plan, this with it, by passing all fields to __init__.
+    @cached_property
+    def _said(self) -> tuple[Any, ...]:
+        return self.BM, self.BN, self.num_warps, self.num_stages, self.backend, frozenset(self.axes)
+
+    @cached_property
+    def _hash(self) -> int:
+        """It is asked for on each launch."""
+        return hash(self._said)
+
+    def __eq__(self, other: object) -> bool:
+        return self._said == other._said if isinstance(other, Config) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash

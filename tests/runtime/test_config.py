@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -19,6 +19,12 @@ def test_texts_and_mappings_say_all_of_a_config(config: Config) -> None:
     assert Config.of(str(config)) == config
     assert Config.of(config.as_dict()) == config
     assert Config.of(config) is config
+
+
+@pytest.mark.parametrize("config", [PLAIN, KEYS], ids=str)
+def test_a_copy_by_its_fields_is_the_same(config: Config) -> None:
+    copied = replace(config, **{field.name: getattr(config, field.name) for field in fields(config)})
+    assert copied == config and hash(copied) == hash(config) and str(copied) == str(config)
 
 
 def test_a_config_need_not_say_whether_all_heads_go_together() -> None:

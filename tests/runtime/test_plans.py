@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import distributed
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from flashgen.runtime import Config, Plan, backward_pass, default_scheduled_config
 from flashgen.runtime.interpreter import interpreted
@@ -108,6 +111,45 @@ def test_a_plan_for_tensors_with_gradients_serves_the_backward_pass(
     named = options.get("backward_config", {})
     fits = plan.backward.serves(named.get("backward_kv", plan.backward.config))
     assert ({"turned": True} in made) == (not fits)
+
+
+@pytest.fixture
+def sharded() -> Iterator[Callable[[torch.nn.Module], torch.nn.Module]]:
+    """Shards a layer over this process alone, with parameters and inputs cast to bfloat16."""
+    backend = "nccl" if DEVICE == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    mesh = distributed.init_device_mesh(DEVICE, (1,))
+    yield lambda layer: fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    distributed.destroy_process_group()
+
+
+class Planned(torch.nn.Linear):
+    """Attention of a document mask behind a projection, by a plan that is made once for several layers."""
+
+    def __init__(self, module: ModuleType) -> None:
+        super().__init__(16, 16, device=DEVICE)
+        self.attention = module.attention
+
+    def forward(self, x: torch.Tensor, kv: torch.Tensor, plan: Plan) -> torch.Tensor:
+        out: torch.Tensor = self.attention(super().forward(x), kv, kv, doc=DOC, plan=plan)
+        return out
+
+
+@pytest.mark.parametrize("config", [SMALL, None], ids=str)
+def test_a_sharded_layer_takes_a_plan_among_what_it_casts(
+    config: Config | None,
+    gallery_module: Callable[[str], ModuleType],
+    sharded: Callable[[torch.nn.Module], torch.nn.Module],
+) -> None:
+    module = gallery_module("document")
+    layer = Planned(module)
+    q, k = Q.bfloat16().requires_grad_(), K.bfloat16()
+    plan = module.plan(q, k, k, doc=DOC, config=config)
+    expected = deepcopy(layer).bfloat16()(q, k, plan)
+    out = sharded(layer)(Q, K, plan)
+    assert torch.equal(out, expected)
+    out.float().sum().backward()
+    assert layer.weight.grad is not None
 
 
 def test_a_plan_has_no_part_for_a_backward_pass_that_will_not_be(gallery_module: Callable[[str], ModuleType]) -> None:
