@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -240,3 +241,45 @@ def test_random_masks(folder: Path, drawn: str, joined: str, align: str) -> None
     problem = Problem(2, 2, 1, 50, 70, 16, 16, "float32")
     call = make_inputs(variant, problem)
     check(load_module(generate(variant, folder)), call, visible(variant, problem, call), 32, 32)
+
+
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 32), (32, 9)], ids=str)
+def test_rows_behind_the_last_query_of_a_full_tile_give_keys_no_gradient(
+    tmp_path: Path, lengths: tuple[int, int]
+) -> None:
+    """Their scores are 0, where this one has no slope."""
+    tensor = {"shape": ["batch", "kv_len"], "dtype": "int32"}
+    spec = {"name": "roots", "inputs": {"doc": tensor}, "score": "sqrt(abs(score))", "mask": "doc[b, k] != q % 64 + 1"}
+    module = load_module(generate(load(spec), tmp_path))
+    random = torch.Generator().manual_seed(0)
+    q, k, v, d_out = (torch.randn(sum(lengths), 2, 16, generator=random) for _ in range(4))
+    # All tiles of the first keys are full, those of the others mixed.
+    doc = torch.cat([(torch.arange(length) > 15) * 2 for length in lengths]).int()
+    ends = torch.tensor([0, lengths[0], sum(lengths)], dtype=torch.int32)
+    config = "BM=16 BN=16 num_warps=4 num_stages=1"
+    options = {"config": config, "backward_config": {"backward_kv": f"{config} fuse_dq=0", "backward_q": config}}
+
+    def gradients(tensors: list[torch.Tensor], attend: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        leaves = [each.clone().requires_grad_() for each in tensors]
+        return torch.autograd.grad(attend(*leaves), leaves, d_out.to(tensors[0].dtype))
+
+    def packed(*leaves: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = module.attention_varlen(*leaves, ends, ends, *[max(lengths)] * 2, doc=doc, **options)
+        return out
+
+    def one_by_one(attend: Callable[..., torch.Tensor], *leaves: torch.Tensor) -> torch.Tensor:
+        parts = (each.transpose(0, 1)[None].split(lengths, 2) for each in leaves)
+        outs = [attend(*own) for own in zip(*parts, doc[None].split(lengths, 1), strict=True)]
+        return torch.cat(outs, 2)[0].transpose(0, 1)
+
+    def dense(*leaves: torch.Tensor) -> torch.Tensor:
+        return one_by_one(lambda q, k, v, doc: module.attention(q, k, v, doc=doc, **options), *leaves)
+
+    def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, doc: torch.Tensor) -> torch.Tensor:
+        hidden = doc[:, None, None, :] == torch.arange(q.shape[2])[:, None] + 1
+        return (q @ k.mT / 4).abs().sqrt().masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+    wanted = gradients([each.double() for each in (q, k, v)], lambda *leaves: one_by_one(eager, *leaves))
+    for attend in (packed, dense):
+        for found, right in zip(gradients([q, k, v], attend), wanted, strict=True):
+            torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
