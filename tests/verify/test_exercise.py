@@ -13,13 +13,35 @@ import triton
 import triton.language as tl
 from watched_accesses import watched
 
+from flashgen.codegen import generate, load_module
 from flashgen.problems.problem import Problem
 from flashgen.spec import load
 from flashgen.verify.exercise import Part, exercise, parts
 
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="on a GPU a sanitizer looks")
 
-SMALL = Problem(1, 2, 1, 70, 90, 16, 16, "bfloat16")
+# Of few queries there are five times as many keys, which the decode kernel takes from 512 on.
+SMALL = Problem(1, 2, 1, 70, 110, 16, 16, "bfloat16")
+
+FLOATS = {"dtype": "float32", "grad": True}
+# Reads its inputs at queries, at keys and at pairs, in a mask that needs a schedule and in one that does not.
+READS = {
+    "name": "reads",
+    "inputs": {
+        "row": {"shape": ["batch", "q_len"], **FLOATS},
+        "column": {"shape": ["heads", "kv_len"], **FLOATS},
+        "pair": {"shape": ["batch", "heads", "q_len", "kv_len"], **FLOATS},
+        "last": {"shape": ["batch", "q_len"], "dtype": "int32", "range": [0, 60]},
+        "doc": {"shape": ["batch", "kv_len"], "dtype": "int32"},
+    },
+    "align": "top_left",
+    "score": "score * row[b, q] + pair[b, h, q, k] + column[h, k] + doc[b, k]",
+    "sink": "learned",
+}
+MASKS = {
+    "limits": {"mask": "(k <= q) & (k >= last[b, q])", "dropout": 0.1},
+    "schedule": {"mask": "doc[b, k] <= last[b, q]"},
+}
 
 
 @triton.jit
@@ -55,4 +77,14 @@ def test_calls_of_every_form_stay_within_their_tensors(
     chosen = replace(parts()[part], problem=SMALL)
     with watched() as seen:
         exercise(load(repository / f"variants/{name}.yaml"), gallery_module(name), chosen, "cpu")
+    assert not seen
+
+
+@pytest.mark.parametrize("part", ["portable", "portable, deterministic", "portable, packed", "serving"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_inputs_are_read_where_they_are(tmp_path: Path, mask: str, part: str) -> None:
+    variant = load({**READS, **MASKS[mask]})
+    module = load_module(generate(variant, tmp_path))
+    with watched() as seen:
+        exercise(variant, module, replace(parts()[part], problem=SMALL), "cpu")
     assert not seen
