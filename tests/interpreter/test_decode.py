@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from gallery import NAMES, VARIANTS
 
+from flashgen.codegen import generate, load_module
 from flashgen.problems.problem import Problem
 from flashgen.runtime import decoding
 from flashgen.runtime.kernels import decode
+from flashgen.spec import load
 from flashgen.verify import Case, run_case
 
 # Groups of 2, of 8 and of 1; one query and several; splits that end inside a tile; head dimensions of all kinds.
@@ -79,3 +82,16 @@ def test_splits_fill_the_gpu_evenly() -> None:
     # One split keeps all busy, or there is nothing to split.
     assert decoding.even_splits(264, 64, 264) == 1
     assert decoding.even_splits(8, 1, 264) == 1
+
+
+@pytest.mark.parametrize("kv_len", [542, 544, 546, 551])
+def test_a_tile_may_begin_and_end_amid_the_heads_of_a_query(tmp_path: Path, kv_len: int) -> None:
+    """Of 32 rows, where six heads share keys; its first and last query stand at either end of a tile of keys."""
+    module = load_module(generate(load({"name": "near", "window": {"left": 6, "right": 0}}), tmp_path))
+    random = torch.Generator().manual_seed(kv_len)
+    q, k, v = (torch.randn(1, heads, n, 16, generator=random) for heads, n in ((6, 7), (1, kv_len), (1, kv_len)))
+    away = torch.arange(kv_len - 7, kv_len)[:, None] - torch.arange(kv_len)
+    scores = (q.double() @ k.double().mT / 4).masked_fill((away < 0) | (away > 6), -torch.inf)
+    torch.testing.assert_close(
+        module.attention(q, k, v).double(), scores.softmax(-1) @ v.double(), rtol=1e-5, atol=1e-5
+    )
