@@ -59,7 +59,7 @@ def _input(
     read = {name for dim in t.dims if not dim.binds for name in variables(dim.size)}
     binds = [f"{_quoted(dim.binds)}: {axis}" for axis, dim in enumerate(t.dims) if dim.binds]
     ones = [str(axis) for axis, dim in enumerate(t.dims) if dim.may_be_one]
-    counts = [str(axis) for axis, dim in enumerate(t.dims) if dim.size in counted and read & variables(dim.size)]
+    counts = [str(axis) for axis, dim in enumerate(t.dims) if dim.size in counted and variables(dim.size)]
     options = {
         "binds": f"{{{', '.join(binds)}}}" if binds else "",
         "may_be_one": tuple_text(ones) if ones else "",

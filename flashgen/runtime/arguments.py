@@ -193,16 +193,17 @@ def is_known(fact: bool | torch.SymBool) -> bool:
 
 def check_input(
     name: str, tensor: object, dims: str, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor,
-    may_be_one: Sequence[int] = (),
+    may_be_one: Sequence[int] = (), may_be_empty: Sequence[int] = (),
 ) -> torch.Tensor:  # fmt: skip
     """An input tensor as a kernel reads it: of this dtype, on q's device, its last dimension contiguous.
 
-    `dims` is the shape as the spec writes it; `shape` has None for a dimension that this input defines. A dimension
-    of `may_be_one` may have size 1, which then stands for all.
+    `dims` is the shape as the spec writes it; `shape` has None for a dimension that this input defines, which has an
+    element at least unless it is one of `may_be_empty`. A dimension of `may_be_one` may have size 1, which then stands
+    for all.
     """
     if isinstance(tensor, torch.Tensor) and _is_ready(tensor, shape, dtype, q):
         return tensor
-    return contiguous_last(name, fitting_input(name, tensor, dims, shape, dtype, q, may_be_one))
+    return contiguous_last(name, fitting_input(name, tensor, dims, shape, dtype, q, may_be_one, may_be_empty))
 
 
 def _is_ready(tensor: torch.Tensor, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor) -> bool:
@@ -212,7 +213,7 @@ def _is_ready(tensor: torch.Tensor, shape: Sequence[int | None], dtype: torch.dt
 
 def fitting_input(
     name: str, tensor: object, dims: str, shape: Sequence[int | None], dtype: torch.dtype, q: torch.Tensor,
-    may_be_one: Sequence[int] = (),
+    may_be_one: Sequence[int] = (), may_be_empty: Sequence[int] = (),
 ) -> torch.Tensor:  # fmt: skip
     """The same, its last dimension as it is."""
     if not isinstance(tensor, torch.Tensor):
@@ -223,11 +224,11 @@ def fitting_input(
     if tensor.device != q.device:
         raise ValueError(f"{name} is on {tensor.device}; expected q's device, {q.device}")
     fits = tensor.ndim == len(shape) and all(
-        _may_be_size(size) if want is None else size == want or (size == 1 and axis in may_be_one)
+        _may_be_size(size, axis in may_be_empty) if want is None else size == want or (size == 1 and axis in may_be_one)
         for axis, (size, want) in enumerate(zip(tensor.shape, shape, strict=True))
     )
     if not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        wanted = ", ".join(_wanted(size, axis in may_be_empty) for axis, size in enumerate(shape))
         here = f"({wanted},)" if len(shape) == 1 else f"({wanted})"
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {dims}, here {here}")
     if may_be_one:
@@ -235,8 +236,12 @@ def fitting_input(
     return tensor
 
 
-def _may_be_size(size: int) -> bool:
-    return not (is_known(size < 1) or is_known(size >= 2**31))
+def _may_be_size(size: int, may_be_empty: bool) -> bool:
+    return not (is_known(size < (0 if may_be_empty else 1)) or is_known(size >= 2**31))
+
+
+def _wanted(size: int | None, may_be_empty: bool) -> str:
+    return ("any" if may_be_empty else "1 or more") if size is None else str(size)
 
 
 def check_scalar(name: str, value: Any, kind: type) -> Any:

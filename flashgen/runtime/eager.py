@@ -48,7 +48,8 @@ def _as_formulas_read(
 ) -> torch.Tensor:  # fmt: skip
     """An input that fits. A short sequence of a batch reads those of the longest, also where it alone has nothing."""
     shape = [size if size is None or size > 0 else None for size in shape]
-    return fitting_input(declared.public, given, declared.text, shape, declared.dtype, q, declared.may_be_one)
+    free = declared.may_be_one, declared.may_be_empty
+    return fitting_input(declared.public, given, declared.text, shape, declared.dtype, q, *free)
 
 
 def _as_given(declared: Input, tensor: torch.Tensor | None) -> Input:

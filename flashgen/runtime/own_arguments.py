@@ -96,7 +96,8 @@ def as_kernels_read(
     """An input that fits, its last dimension contiguous; a dimension that comes to nothing leaves nothing to read."""
     if _has_all_dims(given, declared):
         _refuse_empty(declared, shape, q, sizes)
-    return check_input(declared.public, given, declared.text, shape, declared.dtype, q, declared.may_be_one)
+    free = declared.may_be_one, declared.may_be_empty
+    return check_input(declared.public, given, declared.text, shape, declared.dtype, q, *free)
 
 
 def check_inputs(

@@ -65,8 +65,33 @@ def test_a_sum_of_no_terms_reads_none(build: Build) -> None:
     params = {"r": {"value": 4, "runtime": True}}
     module = build({"params": params, "inputs": {"x": PARTS, "y": PARTS}, "score": SUM})
     q, k, v = qkv(40)
-    out = module.attention(q, k, v, x=torch.ones(1, 40, 0), y=torch.ones(1, 40, 0), r=0)
-    torch.testing.assert_close(out, torch.softmax(q @ k.transpose(2, 3) / 4, -1) @ v)
+    empty = {"x": torch.ones(1, 40, 0), "y": torch.ones(1, 40, 0), "r": 0}
+    expected = torch.softmax(q @ k.transpose(2, 3) / 4, -1) @ v
+    torch.testing.assert_close(module.attention(q, k, v, **empty), expected)
+    torch.testing.assert_close(module.reference(q, k, v, **empty), expected)
+
+
+def test_a_dimension_along_which_an_any_finds_nothing(build: Build) -> None:
+    spans = {"spans": {"shape": ["batch", "n", 2], "dtype": "int32"}}
+    module = build({"inputs": spans, "mask": "(k <= q) | any(i, n, (k >= spans[b, i, 0]) & (k < spans[b, i, 1]))"})
+    none = torch.zeros(1, 0, 2, dtype=torch.int32)
+    q, k, v = qkv(40)
+    seen = torch.ones(5, 40, dtype=torch.bool).tril(35)
+    expected = torch.softmax((q @ k.transpose(2, 3) / 4).where(seen, -torch.inf), -1) @ v
+    torch.testing.assert_close(module.attention(q, k, v, spans=none), expected)
+    torch.testing.assert_close(module.reference(q, k, v, spans=none), expected)
+    packed = qkv(40, packed=True)
+    ends = torch.tensor([0, 5], dtype=torch.int32), torch.tensor([0, 40], dtype=torch.int32)
+    out = module.attention_varlen(*packed, *ends, 5, 40, spans=none)
+    torch.testing.assert_close(out.transpose(0, 1)[None], expected)
+
+
+@pytest.mark.parametrize("mask", ["any(i, n, t[b, i] == k)", "t[b, q % n] <= k"])
+def test_a_dimension_that_has_to_have_an_element_says_so(build: Build, mask: str) -> None:
+    # The first is read elsewhere too.
+    module = build({"inputs": {"t": {"shape": ["batch", "n"], "dtype": "int32"}}, "mask": f"({mask}) | (t[b, 0] == q)"})
+    with pytest.raises(ValueError, match=r"^t has shape \(1, 0\); expected \[batch, n\], here \(1, 1 or more\)$"):
+        module.attention(*qkv(40), t=torch.ones(1, 0, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(
