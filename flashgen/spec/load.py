@@ -129,7 +129,10 @@ class _Reading:
         for piece in self.masks:
             node = self._expression(piece, scope, Type.BOOL)
             if "score" in variables(node):
-                expected = "positions, sizes, params, inputs and lets: what is visible is decided before the scores"
+                expected = (
+                    "positions, sizes, params, inputs and lets: what is visible is decided before the scores; "
+                    "what a test of the score hides is 'score: where(test, score, -inf)'"
+                )
                 raise ExpressionError(self._document.at(piece.path), "a mask that reads 'score'", expected)
             if node not in seen:
                 mask = node if mask is TRUE else op("and", mask, node)

@@ -47,6 +47,8 @@ MESSAGES = {
                                            "log1p(exp(-abs(x)))', without 'torch.nn.functional.'",
     "F.silu(score)": "1: 'F.silu'; expected 'x * sigmoid(x)', without 'F.'",
     "score * scale": "9: the unknown name 'scale'; expected 'score', the scaled dot product",
+    "torch.dot(q, k)": "1: 'torch.dot'; expected 'sum(i, n, x[i] * y[i])', without 'torch.'",
+    "isnan(score)": "1: the unknown function 'isnan'; expected 'x != x'",
     "xor(q < k, k < q)": "1: the unknown function 'xor'; expected the operator '^'",
     "isin(q, k)": "1: the unknown function 'isin'; expected '(x == a) | (x == b)', or of a table 'any(i, n, x == "
                   "table[i])'",

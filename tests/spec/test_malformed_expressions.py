@@ -163,7 +163,8 @@ EXPRESSIONS = {
     "mask of scores": (
         "name: a\nlet: {high: score > 0}\nmask: high\n",
         ":3:7: a mask that reads 'score'; "
-        "expected positions, sizes, params, inputs and lets: what is visible is decided before the scores",
+        "expected positions, sizes, params, inputs and lets: what is visible is decided before the scores; "
+        "what a test of the score hides is 'score: where(test, score, -inf)'",
     ),
     "cyclic lets": (
         "name: a\nlet:\n  x: 1 + y\n  y: x\nscore: y\n",
