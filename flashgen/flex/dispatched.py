@@ -17,7 +17,7 @@ from flashgen.flex.captured_elements import CapturedElements
 from flashgen.flex.decompositions import whole_of
 from flashgen.flex.known import Known
 from flashgen.flex.memory import Memory
-from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME, TURNED
+from flashgen.flex.operations import GROWING, MADE, OPERATIONS, REDUCTIONS, SAME, TURNED, number_at
 from flashgen.flex.results import result_of
 from flashgen.flex.tape import Origin
 from flashgen.flex.values import (
@@ -34,6 +34,9 @@ from flashgen.flex.values import (
     wrapped_number,
 )
 from flashgen.lang.nodes import Type
+
+# What takes single numbers out of a row.
+_PARTS_OF_ROWS = frozenset({"index", "select", "unbind"})
 
 
 class Dispatched(TorchDispatchMode):
@@ -83,6 +86,8 @@ class Dispatched(TorchDispatchMode):
             raise NotTraced(f"{func}, in place; expected its kind that gives another tensor")
         if (operation == "detach" or not self._tape.has_gradients) and self._have_gradients(args):
             raise NotTraced("detach(), or no_grad(), of what has a gradient; expected it of captured tensors alone")
+        if func.namespace == "aten" and operation in _PARTS_OF_ROWS and self._is_computed_row(args[0]):
+            return self._numbers_of_row(operation, func, args, kwargs)
         if func.namespace == "aten" and operation in ("index", "select"):
             return self._elements.indexed(operation, *args)
         if func.namespace not in ("aten", "prims"):
@@ -137,11 +142,12 @@ class Dispatched(TorchDispatchMode):
             args, result = narrow, result_of(self._known, func, narrow, kwargs)
         values = [self._operand(each) for each in (args[:1] if operation in SAME else args)]
         # A number is a row of one too.
-        is_other = operation in SAME and result.shape != args[0].shape and (args[0].ndim > 0 or result.numel() != 1)
+        is_other = operation in SAME and result.shape != args[0].shape and result.numel() != 1
         if result.ndim > 1 or is_other:
             raise NotTraced(f"{func}, whose result has the shape {tuple(result.shape)}; expected a number, or a row")
         if operation in SAME:
-            meaning = values[0].cast(type_of(result.dtype))
+            meaning = number_at(0, values[0]) if args[0].ndim > result.ndim else values[0]
+            meaning = meaning.cast(type_of(result.dtype))
             if not holds(result.dtype, args[0].dtype):
                 meaning = wrapped(meaning, result.dtype)
         else:
@@ -154,6 +160,34 @@ class Dispatched(TorchDispatchMode):
         for each in self._memory.ones(result):
             self._known.know(each, meaning)
         return result
+
+    def _is_computed_row(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a row that differs from pair to pair; one that captured values decide is read as they are."""
+        is_computed = tensor.ndim == 1 and self._known.origin(tensor) is None
+        return is_computed and isinstance(self._known.meaning(tensor), Value)
+
+    def _numbers_of_row(self, operation: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """One number of a row, or each."""
+        row, result = self._known.value(args[0]), result_of(self._known, func, args, kwargs)
+        if operation == "unbind":
+            numbers = dict(enumerate(result))
+        else:
+            numbers = {self._place_in_row(len(args[0]), args[-1] if operation == "select" else args[1][0]): result}
+        for place, number in numbers.items():
+            self._memory.share_view(func, args, number)
+            self._known.know(number, number_at(place, row))
+        return result
+
+    def _place_in_row(self, length: int, index: Any) -> int:
+        value = self._known.value(index)
+        if value.numbers is None or (isinstance(index, torch.Tensor) and index.ndim):
+            what = "an index of what is no captured tensor, by what is no number"
+            raise NotTraced(f"{what}; expected a number, as in row[0]")
+        self.fixed |= value.numbers
+        place = int(index)
+        if not -length <= place < length:
+            raise NotTraced(f"the index {place} of a row of {length}; expected one within it")
+        return place % length
 
     def _beside_narrow(self, args: tuple) -> tuple:
         """The operands where some are integers of few bits: numbers of Python beside them have no more, and wrap."""

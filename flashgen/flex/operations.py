@@ -261,10 +261,10 @@ def _extreme(function: str, length: int | None, x: Value) -> Value:
         return x
     if length > LONGEST_WRITTEN_OUT:
         raise NotTraced(f"{function} over a row of {length}; expected at most {LONGEST_WRITTEN_OUT} numbers")
-    return reduce(OPERATIONS[function], (_at(place, x) for place in range(length)))
+    return reduce(OPERATIONS[function], (number_at(place, x) for place in range(length)))
 
 
-def _at(place: int, x: Value) -> Value:
+def number_at(place: int, x: Value) -> Value:
     """The number at a place of a row."""
 
     def other(syntax: Syntax) -> Syntax | None:

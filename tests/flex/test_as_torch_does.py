@@ -41,6 +41,12 @@ def through_another_view(score, b, h, q, k):
     return twice + k
 
 
+def each_number_of_a_row(score, b, h, q, k):
+    x, y, z = LONG[q] - LONGER[k]
+    _, other, _ = (LONG[k] * LONGER[q]).unbind(-1)
+    return score + x.abs() + 2 * y * other + z.clamp(min=0)
+
+
 def copied(score, b, h, q, k):
     found = score.clone()
     found.copy_(q)
@@ -97,6 +103,16 @@ MODS: dict[str, Callable[..., Any]] = {
     ),
     "less their mean": lambda score, b, h, q, k: (
         score + ((LONG[q] * LONGER[k]) - (LONG[q] * LONGER[k]).mean(0, keepdim=True)).square().sum()
+    ),
+    "numbers of what is computed of rows": lambda score, b, h, q, k: torch.where(
+        (row := (LONG[q] - LONGER[k]).abs())[0] < 1.5, score + row[-1] * row[minus_three], (row * row[1]).sum()
+    ),
+    "each number of a row": each_number_of_a_row,
+    "rows of one as numbers": lambda score, b, h, q, k: (
+        torch.logsumexp(LONG[q] + LONGER[k], 0)
+        + (LONG[q, :1] - LONGER[k, :1]).squeeze()
+        + (LONG[q, 1:2] * LONGER[k, :1]).view(())
+        + score.unsqueeze(0).squeeze(-1)
     ),
     "rows of tables of two lengths": lambda score, b, h, q, k: (
         score + torch.sort(LONG[q] - LONGER[q])[0][k % 3] + torch.softmax(LONG[k] * LONGER[k], 0)[h]

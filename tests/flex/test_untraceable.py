@@ -104,6 +104,10 @@ def pairs_of_rows(score, b, h, q, k, bias=torch.zeros(3, 4)):  # noqa: B008
     return score + (bias[q] - bias[k].flip(0))[h]  # here
 
 
+def beyond_a_row(score, b, h, q, k, bias=torch.zeros(3, 4)):  # noqa: B008
+    return score + (bias[q] - bias[k])[4]  # here
+
+
 def changes_a_view(score, b, h, q, k, tables=torch.zeros(3)):  # noqa: B008
     tables.select(0, 1).mul_(2)  # here
     return score
@@ -165,7 +169,8 @@ CASES = {
     complex_elements: r"bias.fft_r2c\(.*, which is complex",
     random_elements: "aten.rand_like",
     changes_an_element: "aten.copy_.default on what other tensors share, as views do; expected",
-    pairs_of_rows: "an index of what is no captured tensor",
+    pairs_of_rows: r"an index of what is no captured tensor, by what is no number; expected a number, as in row\[0\]",
+    beyond_a_row: "the index 4 of a row of 4; expected one within it",
     decides: "torch.where",
     unknown_function: "bessel_i0",
     calls_inner: "lgamma",
