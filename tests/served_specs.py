@@ -59,6 +59,15 @@ SPECS: dict[str, dict[str, Any]] = {
         "inputs": {"t": {"shape": ["q_len", 3, "batch"], "dtype": "float32", "grad": True}},
         "score": "score + t[q, 1, b] * (k % 3)",
     },
+    "clusters of keys for each query": {
+        "align": "top_left",
+        "inputs": {
+            "t": {"shape": ["batch", "heads", "q_len", "(kv_len + 4) // 5"], "dtype": "float32", "grad": True},
+            "seen": {"shape": ["batch", "(kv_len + 4) // 5", "q_len"], "dtype": "bool"},
+        },
+        "score": "score + t[b, h, q, k // 5]",
+        "mask": "seen[b, k // 5, q] | (k == 0)",
+    },
     "a sequence twice": {
         "inputs": {"t": {"shape": ["batch", "batch", "kv_len"], "dtype": "float32", "grad": True}},
         "score": "score + t[b, b, k]",

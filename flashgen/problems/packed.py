@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from flashgen.analysis.packed import is_packed
-from flashgen.lang.traversal import variables
+from flashgen.analysis.packed import is_packed, length_along
+from flashgen.lang.variables import BATCH, KV_LEN
 from flashgen.problems.calls import Call, Own, draw_own
 from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem
@@ -102,10 +102,9 @@ def _packed_input(tensor: Input, whole: torch.Tensor, lengths: Lengths, rest: tu
 
 def _axes(tensor: Input) -> tuple[int, int, int]:
     """The axis of the batch, that of the length, and whether that is one of queries, 0, or of keys, 1."""
-    names = [variables(dim.size) for dim in tensor.dims]
-    batch = next(axis for axis, found in enumerate(names) if "batch" in found)
-    along = next(axis for axis, found in enumerate(names) if found & {"q_len", "kv_len"})
-    return batch, along, int("kv_len" in names[along])
+    sizes, length = [dim.size for dim in tensor.dims], length_along(tensor)
+    assert length is not None
+    return sizes.index(BATCH), sizes.index(length), int(length is KV_LEN)
 
 
 class Module(Protocol):
@@ -226,7 +225,7 @@ class PackedModule:
             batch, along, side = _axes(tensor)
             own = self._slices[side][b]
             value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
-            return value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
+            value = value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
         return cut_down(tensor, value, input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len)))
 
