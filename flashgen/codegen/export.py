@@ -18,7 +18,7 @@ from pathlib import Path
 
 import flashgen
 from flashgen.codegen.layout import formatted
-from flashgen.codegen.render import MODULE, exported_docstring, identity, render
+from flashgen.codegen.render import BEFORE_FILES, MODULE, exported_docstring, identity, render
 from flashgen.files import write_if_changed
 from flashgen.renaming import renamed
 from flashgen.runtime.record_table import to_text
@@ -35,6 +35,7 @@ REPLACED = {
 }
 
 
+_ABOUT_FILES = ast.dump(ast.parse(BEFORE_FILES).body[0])
 # What a caller may name of the runtime beside what serving needs: the rest is not for help() and `import *`.
 _PUBLIC = ("Config", "RecordWarning")
 
@@ -43,8 +44,9 @@ _PUBLIC = ("Config", "RecordWarning")
 class Source:
     """A module in parts: what it imports from the runtime (module -> names), its other imports, and the rest.
 
-    What it imports from its own package is left out. `names` are those that `text` defines, `used` those of the runtime
-    that it reads, as `runtime.name` or imported by name, `summary` is the first line of the docstring.
+    What it imports from its own package is left out, with what it does for that. `names` are those that `text` defines,
+    `used` those of the runtime that it reads, as `runtime.name` or imported by name, `summary` is the first line of the
+    docstring.
     """
 
     text: str
@@ -114,6 +116,9 @@ def split(text: str) -> Source:
     """Take a module apart at its top-level imports and its docstring."""
     tree = ast.parse(text)
     lines = text.split("\n")
+    for node in filter(_is_about_files, tree.body):
+        lines[node.lineno - 1] = ""
+    tree.body = [node for node in tree.body if not _is_about_files(node)]
     runtime: dict[str, tuple[str, ...]] = {}
     imports: list[ast.Import | ast.ImportFrom] = []
     names: list[str] = []
@@ -225,6 +230,11 @@ def _defined(node: ast.stmt) -> list[str]:
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def _is_about_files(node: ast.stmt) -> bool:
+    """Whether this is `BEFORE_FILES`, which a single file does not need."""
+    return ast.dump(node) == _ABOUT_FILES
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -46,15 +46,17 @@ _COMMON: Mapping[str, Home] = {
 }
 
 
-def import_block(source: str, own: Mapping[str, str]) -> str:
+def import_block(source: str, own: Mapping[str, str], before_own: str = "") -> str:
     """The import statements of a file with this text, sorted and parted as ruff does; empty where it needs none.
 
     `own` says which of the variant's files defines a name: {"_visible": "pair"} is `from .pair import _visible`.
+    `before_own` is what is to run before those are imported.
     """
     sections: list[list[str]] = [[], [], [], []]
     for module, statement in _statements(homes_of(source, own)):
         sections[_section(module)].append(statement)
-    return "\n\n".join("\n".join(section) for section in sections if section)
+    parts = ["\n".join(section) for section in sections]
+    return "\n\n".join(part for part in (*parts[:-1], before_own, parts[-1]) if part)
 
 
 def homes_of(source: str, own: Mapping[str, str]) -> list[Home]:

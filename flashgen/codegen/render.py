@@ -22,6 +22,8 @@ from flashgen.runtime.identity import Identity
 from flashgen.spec.variant import Variant
 
 MODULE = "__init__.py"
+# What the module does before it imports the variant's other files.
+BEFORE_FILES = "runtime.forget_files(__name__)  # importlib.reload is to import them anew"
 
 
 @no_collections()
@@ -32,7 +34,7 @@ def render(variant: Variant) -> dict[str, str]:
     view = module_view(variant, kernels, _identity(variant, kernels))
     body = environment().get_template("module.py.jinja").render(v=view).strip()
     parts = (formula(variant), input_table(variant), contents(titles))
-    files = {MODULE: _file(variant, quoted(variant.description), parts, body, own)}
+    files = {MODULE: _file(variant, quoted(variant.description), parts, body, own, BEFORE_FILES)}
     for name, text in kernels.texts.items():
         named = f": {', '.join(defined_names(text))}" if name == PAIR else ""
         title = f"{variant.name}: {titles[name]}{named}."
@@ -78,9 +80,11 @@ def exported_docstring(variant: Variant, name: str) -> str:
     return _docstring(variant, quoted(variant.description), parts, "export", f" -o {quoted(shlex.quote(name))}")
 
 
-def _file(variant: Variant, title: str, parts: Sequence[str], body: str, own: Mapping[str, str]) -> str:
+def _file(
+    variant: Variant, title: str, parts: Sequence[str], body: str, own: Mapping[str, str], before_own: str = ""
+) -> str:  # fmt: skip
     head = _docstring(variant, title, parts, "build")
-    return "\n\n".join(part for part in (head, import_block(body, own), body) if part) + "\n"
+    return "\n\n".join(part for part in (head, import_block(body, own, before_own), body) if part) + "\n"
 
 
 def _docstring(variant: Variant, title: str, parts: Sequence[str], command: str, options: str = "") -> str:

@@ -36,6 +36,7 @@ from flashgen.runtime.identity import Identity
 from flashgen.runtime.lookup import Lookup, lookups
 from flashgen.runtime.planning_paged import paged_plan
 from flashgen.runtime.record_folders import shipped_root
+from flashgen.runtime.reloading import forget_files
 from flashgen.runtime.schedule import Plan
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.torch_operator import operator
@@ -84,6 +85,7 @@ __all__ = [
     "default_scheduled_config",
     "dropout_of",
     "eager_attention",
+    "forget_files",
     "kept_mask",
     "keywords",
     "lookups",

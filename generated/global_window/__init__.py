@@ -33,6 +33,8 @@ import torch
 from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
+runtime.forget_files(__name__)  # importlib.reload is to import them anew
+
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90

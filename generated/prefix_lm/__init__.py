@@ -27,6 +27,8 @@ Do not edit: change the spec and build again.
 from flashgen import runtime
 from flashgen.runtime.device.collect import collect_dq
 
+runtime.forget_files(__name__)  # importlib.reload is to import them anew
+
 from .backward_kv import _backward_kv
 from .backward_kv_sm90 import _backward_kv_sm90
 from .backward_kv_wide_sm90 import _backward_kv_wide_sm90

@@ -158,6 +158,7 @@ def test_it_says_what_it_is_and_what_is_for_callers(tmp_path: Path) -> None:
     title, *said = module.__doc__.splitlines()
     assert title == "Mine alone." and "Beside this file:" not in said
     assert f"    flashgen export '{spec}' -o mine.py" in said
+    assert "forget_files" not in Path(str(module.__file__)).read_text()  # It has no files beside it.
     doors = {"attention", "attention_varlen", "attention_paged", "plan_paged", "reference", "OPERATOR"}
     beside = {"store_kv", "merge_states", "check", "check_varlen", "Config", "RecordWarning"}
     assert doors | beside <= {*module.__all__}

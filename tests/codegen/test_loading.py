@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_every_name_of_a_package_s_kernels_is_in_its_namespace(tmp_path: Path) -
     module = load_module(generate(CAUSAL, tmp_path))
     assert module.__name__.startswith("flashgen_generated.mine_")
     assert module._forward.fn.__module__ == f"{module.__name__}.forward"
+
+
+def test_reload_has_the_kernels_of_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs `__init__.py` alone: attention went on by the kernels of the build before, beside the new formula."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = generate(CAUSAL, tmp_path / "rebuilt_variants")
+    package = importlib.import_module(f"rebuilt_variants.{path.name}")
+    q = torch.randn(1, 2, 20, 16, device=DEVICE)
+    earlier, expected = package.attention, package.reference(q, q, q)
+    generate(WINDOW, path.parent)
+    importlib.reload(package)
+    torch.testing.assert_close(package.attention(q, q, q), package.reference(q, q, q))
+    torch.testing.assert_close(earlier(q, q, q), package.reference(q, q, q))
+    assert not torch.allclose(package.reference(q, q, q), expected)
 
 
 def test_torch_compile_tells_packages_of_one_name_apart(tmp_path: Path) -> None:
