@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -29,15 +31,23 @@ class Exchange:
         # Whether the new folder has come to `aside`, and what stood at `path` is there again.
         self.is_aside = self.is_back = False
         self._beside: Path | None = None
+        self._lock: int | None = None
         self._own: int | None = None
         self._stale: tuple[Path, ...] = ()
 
     @property
     def beside(self) -> Path:
-        """A folder on the disk of `path`, deleted at the end with all that is in it."""
-        if self._beside is None:
-            self._beside = Path(tempfile.mkdtemp(dir=self.path.parent, prefix=".flashgen-"))
+        """A folder on the disk of `path`, deleted at the end with all that is in it; its lock says that we live."""
+        while self._beside is None:
+            folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix=self._prefix))
+            lock = _lock_of(folder, wait=True)
+            if folder.exists():  # Nobody has taken it for a leftover before it was locked.
+                self._beside, self._lock = folder, lock
         return self._beside
+
+    @property
+    def _prefix(self) -> str:
+        return f".flashgen-{self.path.name}-"
 
     @property
     def new(self) -> Path:
@@ -82,6 +92,18 @@ class Exchange:
                 os.rename(self.beside / place.name, target)
                 self.is_back = to == self.path
 
+    def _clear_leftovers(self) -> None:
+        """Delete what exchanges that were killed have left; what they took away comes back where nothing is by now."""
+        for folder in self.path.parent.glob(f"{self._prefix}*"):
+            lock = _lock_of(folder)
+            if lock is None:
+                continue
+            taken = folder / self.path.name
+            if taken.exists() and not os.path.lexists(self.path):
+                os.rename(taken, self.path)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
     def _place(self) -> Path | None:
         """Where the own folder lies: at `path`, or where another exchange keeps what is to come back."""
         others = self.path.parent.glob(f".flashgen-*/{self.path.name}")
@@ -94,6 +116,8 @@ class Exchange:
             return False
 
     def __enter__(self) -> Exchange:
+        with suppress(OSError):  # What is in the way of that is said where it is in the way of more.
+            self._clear_leftovers()
         return self
 
     def __exit__(
@@ -110,5 +134,21 @@ class Exchange:
                 raise
             add_note(error, f"what stood at {self.path} could not be put back: {reason(problem)}; see {self._beside}")
         finally:
-            if self._own is not None:
-                os.close(self._own)
+            for held in (self._own, self._lock):
+                if held is not None:
+                    os.close(held)
+
+
+def _lock_of(folder: Path, wait: bool = False) -> int | None:
+    """What holds the lock of a folder until it is closed, or its process ends; None where another process does.
+
+    So it is where a file system has no locks: what lies there counts as somebody's.
+    """
+    held = None
+    with suppress(OSError):
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return held
+    if held is not None:
+        os.close(held)
+    return None

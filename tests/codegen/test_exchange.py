@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -198,3 +201,37 @@ def test_where_nothing_can_come_back_nothing_is_deleted(path: Path, monkeypatch:
     assert files_of(beside / "mine") == render(OLD) and (beside / "mine" / "tuned" / "gpu.json").exists()
     assert "mine could not be set aside: Permission denied" in said(caught.value)
     assert said(caught.value).endswith(f"mine could not be put back: Permission denied; see {beside}")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from flashgen.codegen import exchange, on_trial
+from flashgen.spec import load
+
+moments = iter(range(1, 100))
+rename = os.rename
+
+def counted(*places):
+    if next(moments) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(*places)
+
+os.rename = counted
+with on_trial(load({"name": "mine", "softcap": 10.0}), Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_what_a_killed_build_has_left_goes_with_the_next_one(path: Path, renames: int) -> None:
+    """Killed before the old package is out of the way, before the new one is in its place, or in its proof."""
+    (path / "notes.txt").touch()
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path.parent), str(renames)], check=False)
+    assert killed.returncode == -signal.SIGKILL and len(entries(path)) == (1 if renames == 2 else 2)
+    with pytest.raises(VerificationFailed), on_trial(OTHER, path.parent):
+        fail(VerificationFailed("wrong"))
+    assert entries(path) == ["mine", "mine.failed"]
+    assert (path / "tuned" / "gpu.json").exists() and (path / "notes.txt").exists()
+    generate(OTHER, path.parent)
+    assert entries(path) == ["mine", "mine.failed"] and files_of(path) == render(OTHER)
