@@ -90,10 +90,17 @@ def show(built: Built, output: Output, wanted_tuning: bool) -> None:
         output.line(f"tuned: {outcome}")
     if wanted_tuning and built.gpu is None:
         output.line(
-            "nothing was tuned: no GPU was found. On a machine with the GPU run "
-            f"`flashgen tune {shlex.quote(built.variant.source)}`; until then the built-in default config is used."
+            f"nothing was tuned: no GPU was found. On a machine with the GPU run `{tuning(built)}`; until then the "
+            "built-in default config is used."
         )
     output.line(f"done in {built.seconds:.1f} s", style="dim")
+
+
+def tuning(built: Built) -> str:
+    """The command that tunes what was built, in its place."""
+    out = built.path.parent
+    named = [] if out == DEFAULT_OUT else ["--out", str(out)]
+    return shlex.join(["flashgen", "tune", built.variant.source, *named])
 
 
 def document(built: Built) -> dict[str, object]:

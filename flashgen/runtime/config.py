@@ -80,11 +80,13 @@ class Config:
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | str) -> Config:
-        """A Config as it is, or one from a mapping of its values or from its text."""
+        """A Config as it is, or one from a mapping of its values, from its text, or from that of an exported file."""
         if isinstance(config, Config):
             return config
         if isinstance(config, str):
             return cls.parse(config)
+        if hasattr(config, "as_dict"):
+            config = config.as_dict()
         if not isinstance(config, Mapping) or not set(NEEDED) <= set(config) or "axes" in config:
             raise TypeError(
                 f"config is {config!r}; expected a Config or a mapping of {', '.join(NEEDED)} and its kernel's axes"

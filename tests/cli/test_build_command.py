@@ -147,6 +147,12 @@ def test_build_without_a_gpu_verifies_compiles_and_says_that_nothing_was_tuned(r
     assert "`flashgen tune variants/band.yaml`" in ended.err
 
 
+@needs_no_gpu
+def test_what_is_said_of_tuning_names_the_folder_that_was_built_to(run: Run) -> None:
+    ended = run("build", "band", "--no-verify", "--no-compile", "--out", "my kernels/attn")
+    assert "`flashgen tune variants/band.yaml --out 'my kernels/attn'`" in ended.out
+
+
 def failed_report(*args: object, **kwargs: object) -> Report:
     return Report("quick", "somewhere", (CaseResult("odd lengths", 1.0, 0.5, False, "out at [0, 0, 0]"),), 1.0)
 

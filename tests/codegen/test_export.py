@@ -172,6 +172,17 @@ def test_copies_in_one_process_share_an_operator(tmp_path: Path) -> None:
     assert first.attention(q, q, q).equal(second.attention(q, q, q))
 
 
+def test_its_configs_are_those_of_all_others(tmp_path: Path) -> None:
+    """Each file has a class of its own: one file's configs were none to another, nor to the package."""
+    one, other = (exported(VARIANTS[name], tmp_path) for name in ("causal", "full"))
+    q = torch.randn(1, 2, 20, 16, device="cuda" if torch.cuda.is_available() else "cpu")
+    for config in (one.Config(16, 16, 4, 1), Config(16, 16, 4, 1)):
+        out = other.attention(q, q, q, config=config)
+        torch.testing.assert_close(out, other.reference(q, q, q))
+    with pytest.raises(TypeError, match="config is 3"):
+        other.attention(q, q, q, config=3)
+
+
 def test_each_of_several_files_plans_for_its_own_variant(tmp_path: Path) -> None:
     """Through torch's dispatcher, as torch.compile and a profiler do it."""
     specs = ({"name": "one", "causal": True}, {"name": "other", "window": {"left": 3}})
