@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile, mkdtemp
+from tempfile import mkdtemp
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from filelock import FileLock
 
 import flashgen
 from flashgen.codegen import generate, load_module
+from flashgen.errors import EnvironmentProblem
 from flashgen.flex.text import yaml_of
 from flashgen.runtime.record_folders import cache_folder
 from flashgen.spec import load
@@ -29,20 +30,32 @@ def kept_module(spec: Mapping[str, Any], shelf: str) -> ModuleType:
     """The module of a spec, rendered where it is not in the folder `shelf` of the cache yet."""
     text = yaml_of(spec)
     digest = hashlib.sha256(f"{_renderer()}\n{text}".encode()).hexdigest()[:16]
-    folder = _writable(cache_folder() / shelf) / digest
-    path = folder / f"{spec['name']}.yaml"
+    place = Path(digest, f"{spec['name']}.yaml")
+    try:
+        module = _kept(cache_folder() / shelf / place, text)
+    except (OSError, EnvironmentProblem) as error:
+        own = _own_folder()
+        warnings.warn(
+            f"nothing can be kept in the cache: {error}; kernels are kept in {own} until the end", stacklevel=2
+        )
+        module = _kept(own / shelf / place, text)
+    return _loaded(module, digest)
+
+
+def _kept(path: Path, text: str) -> Path:
+    """The package of a spec that lies at `path`; both are written where they are not there as they should be."""
     _keep(path, text)
     variant = load(path)
-    module = variant.module_in(folder)
+    module = variant.module_in(path.parent)
     sums = path.with_suffix(".sha256")
     if not _is_whole(module, sums):
         # Processes that start together write one after the other.
         with FileLock(path.with_suffix(".lock")):
             if not _is_whole(module, sums):
                 shutil.rmtree(module, ignore_errors=True)
-                generate(variant, folder)
+                generate(variant, path.parent)
                 _keep(sums, _sum_of(module))
-    return _loaded(module, digest)
+    return module
 
 
 def _loaded(module: Path, digest: str) -> ModuleType:
@@ -61,17 +74,11 @@ def _is_whole(module: Path, sums: Path) -> bool:
 
 
 @cache
-def _writable(shelf: Path) -> Path:
-    """The folder itself, or where nothing can be written to it one that is this process's own."""
-    try:
-        shelf.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=shelf):
-            return shelf
-    except OSError as error:
-        own = Path(mkdtemp(prefix="flashgen-"))
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
-        warnings.warn(f"nothing can be kept in {shelf}: {error}; kernels are kept in {own} until the end", stacklevel=2)
-        return own
+def _own_folder() -> Path:
+    """A folder of this process's own, for what cannot be kept in the cache."""
+    own = Path(mkdtemp(prefix="flashgen-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
 
 
 def _keep(file: Path, text: str) -> None:
@@ -79,8 +86,12 @@ def _keep(file: Path, text: str) -> None:
     if not _says(file, text):
         file.parent.mkdir(parents=True, exist_ok=True)
         own = file.with_suffix(f".{os.getpid()}-{get_ident()}")
-        own.write_text(text, encoding="utf-8")
-        os.replace(own, file)
+        try:
+            own.write_text(text, encoding="utf-8")
+            os.replace(own, file)
+        except OSError:
+            own.unlink(missing_ok=True)
+            raise
 
 
 def _says(file: Path, text: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,15 +96,37 @@ def test_processes_that_start_together_write_one_after_the_other(monkeypatch: py
     assert all(callable(module.attention) for module in modules)
 
 
-def test_where_nothing_can_be_written_kernels_last_as_long_as_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file"
+def a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file = folder / "file"
     file.write_text("")
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(file))
+    return str(file)
+
+
+def no_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return "~nobody_of_this_name/cache"
+
+
+def full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """It is full when the package is being written, whose spec there was room for."""
+    written = os.fsync
+
+    def refused(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").startswith(str(folder)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written(handle)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    return str(folder)
+
+
+@pytest.mark.parametrize("refusing", [a_file, no_home, full_disk], ids=lambda each: each.__name__)
+def test_where_nothing_can_be_written_kernels_last_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", refusing(tmp_path, monkeypatch))
     kernels.forget()
     q, k, v = tensors()
-    with pytest.warns(UserWarning, match="nothing can be kept in"):
+    with pytest.warns(UserWarning, match="nothing can be kept in the cache"):
         out = flex_attention(q, k, v, mods.softcap)
     want = by_torch(mods.softcap, None)(q.double(), k.double(), v.double())
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
