@@ -1,4 +1,5 @@
-"""Biases of each pair that lie in rows, on a Hopper GPU: beside every kind of mask, in both passes, at any stride."""
+"""Biases of each pair that lie in rows, on a Hopper GPU: beside every kind of mask, in both passes, at any stride, and
+beside keys in pages."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from flashgen.spec import load
 from flashgen.verify import Case, run_case
 from flashgen.verify.case import packed_case
 from flashgen.verify.cases import Backward
+from flashgen.verify.paged_cases import PagedCase
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
@@ -59,6 +61,8 @@ SPECS: dict[str, dict[str, Any]] = {
 # Both ways; rows that begin at multiples of 16 elements, of 8, and anywhere.
 SHAPES = ((530, 1024), (1000, 328), (300, 777))
 PACKED = ((300, 512), (640, 640), (1, 200), (129, 384))
+# Keys, queries.
+PAGED = ((1600, 900), (2048, 2048), (512, 1), (1000, 777))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -68,8 +72,12 @@ def test_it_is_what_its_formula_says(tmp_path: Path, name: str, head_dim: int) -
     module = load_module(generate(variant, tmp_path))
     ways = (Backward(), Backward(deterministic=True))
     problems = [Problem(2, 4, 2, *shape, head_dim, head_dim, "bfloat16") for shape in SHAPES]
-    cases = [Case(f"{problem}, {way}", problem, backward=way) for problem in problems for way in ways]
+    cases: list[Case | PagedCase] = [
+        Case(f"{problem}, {way}", problem, backward=way) for problem in problems for way in ways
+    ]
     heads = f"4/2 {head_dim}/{head_dim}"
     cases += [packed_case(f"packed, {way}", PACKED, heads, "bfloat16", backward=way) for way in ways]
+    kv_lens, q_lens = zip(*PAGED, strict=True)
+    cases.append(PagedCase("paged", kv_lens, q_lens, 4, 2, head_dim, head_dim, block_size=64))
     wrong = [str(result) for case in cases if not (result := run_case(module, variant, case, "cuda")).ok]
     assert not wrong, "\n".join(wrong)
