@@ -91,6 +91,8 @@ default_by_key_config = DefaultOfForm("forward", "by key")
 
 # Where beside a mask each pair reads an element from anywhere, or is divided.
 default_lookups_config = DefaultOfForm("forward", "lookups")
+# Where something is read for each pair in rows, and tiles may be wide.
+default_pairs_config = DefaultOfForm("forward", "pairs")
 # Where a function of many instructions is taken of each pair.
 default_functions_config = DefaultOfForm("forward", "functions")
 

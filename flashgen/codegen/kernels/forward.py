@@ -66,13 +66,16 @@ def default_name(facts: Facts) -> str:
     """What the function that has the forward kernel's built-in configs is called."""
     if facts.usually_has_long_functions and not facts.usually_has_lookups:
         return "default_functions_config"
+    in_rows = bytes_read(facts.variant, rows_of_pairs(facts))
     # The registers of long functions are there for all tiles, however few take them, as those of what comes in rows.
-    crowded = facts.has_long_functions or bytes_read(facts.variant, rows_of_pairs(facts)) > _BYTES_OF_WIDE_TILES
+    crowded = facts.has_long_functions or in_rows > _BYTES_OF_WIDE_TILES
     if facts.uses_schedule:
         narrow = facts.mask_reads_keys or facts.mask_divides_keys or facts.usually_has_lookups or crowded
         return "default_by_key_config" if narrow else "default_scheduled_config"
     if crowded or (facts.usually_has_lookups and facts.variant.mask is not TRUE):
         return "default_lookups_config"
+    if in_rows:
+        return "default_pairs_config"
     plain = facts.logits.scaled is not None and (facts.variant.mask is TRUE or facts.longest_first)
     # Dropout leaves three consumers too few registers.
     return "default_plain_config" if plain and facts.variant.dropout is None else "default_config"

@@ -43,6 +43,8 @@ _BY_FORM: dict[str, Row] = {
     "plain": (Config(192, 128, 4, 2, "hopper", ping_pong=1), *_DEFAULTS[1:]),
     # A mask of what is loaded for each key takes registers, and its mixed tiles are many.
     "by key": (_DEFAULTS[0], _NARROW, _DEFAULTS[2]),
+    # Consumers that take turns wait for what comes from memory in each other's turn, too.
+    "pairs": (_DEFAULTS[0].but(ping_pong=0), _DEFAULTS[1].but(ping_pong=0), _DEFAULTS[2]),
     # Beside a mask, addresses and quotients of each pair leave wide tiles too few registers.
     "lookups": (_NARROW, _NARROW, _DEFAULTS[2]),
 }
