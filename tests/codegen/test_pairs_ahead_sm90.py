@@ -91,8 +91,8 @@ def test_it_fits(dtype: str, head_dim: int, tmp_path: Path, compiled: Compile) -
 @pytest.mark.matrix
 def test_rows_by_what_has_a_name_are_those_of_the_threads_that_load(tmp_path: Path, compiled: Compile) -> None:
     """Threads that load have other rows than those that hold the scores, also of what both compute of a row."""
-    lets = {"group": "q // 4 + off[b]"}
-    found = spec("bfloat16", score="score + t0[h, group, k] + 0.1 * group", let=lets)
+    lets = {"group": "clamp((q * q) // 4 + off[b], 0, q_len - 1)"}
+    found = spec("bfloat16", score="where(group > k, score + t0[h, group, k], score)", let=lets)
     found["inputs"]["off"] = {"shape": ["batch"], "dtype": "int32"}
     variant = load(found)
     assert view_of(found).pairs_ahead is not None
