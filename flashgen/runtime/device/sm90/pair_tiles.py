@@ -16,7 +16,7 @@ def load_pairs(address):
 
 @gluon.constexpr_function
 def layout_of_pairs(BN):
-    """How a consumer of the kernels that walk along keys loads a tile [64, BN], by query and key.
+    """How a consumer of the forward kernel loads a tile [64, BN], by query and key.
 
     A thread has 4 keys of a row side by side, of the 16 whose scores it shares with three others: handing them over
     takes no shared memory.
