@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -11,11 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from filelock import FileLock
+
 from flashgen.errors import add_note
 from flashgen.files import reason
 
 # What a folder is called while it is being filled, and where it was taken away again; no names of variants.
 NEW, OUT = ".new", ".out"
+# The file in it whose lock says that its process lives.
+LOCK = ".lock"
 
 
 class Exchange:
@@ -31,7 +34,7 @@ class Exchange:
         # Whether the new folder has come to `aside`, and what stood at `path` is there again.
         self.is_aside = self.is_back = False
         self._beside: Path | None = None
-        self._lock: int | None = None
+        self._lock: FileLock | None = None
         self._own: int | None = None
         self._stale: tuple[Path, ...] = ()
 
@@ -102,7 +105,7 @@ class Exchange:
             if taken.exists() and not os.path.lexists(self.path):
                 os.rename(taken, self.path)
             shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            lock.release()
 
     def _place(self) -> Path | None:
         """Where the own folder lies: at `path`, or where another exchange keeps what is to come back."""
@@ -134,21 +137,20 @@ class Exchange:
                 raise
             add_note(error, f"what stood at {self.path} could not be put back: {reason(problem)}; see {self._beside}")
         finally:
-            for held in (self._own, self._lock):
-                if held is not None:
-                    os.close(held)
+            if self._own is not None:
+                os.close(self._own)
+            if self._lock is not None:
+                self._lock.release()
 
 
-def _lock_of(folder: Path, wait: bool = False) -> int | None:
-    """What holds the lock of a folder until it is closed, or its process ends; None where another process does.
+def _lock_of(folder: Path, wait: bool = False) -> FileLock | None:
+    """The lock of a folder until it is released, or its process ends; None where another process has it.
 
     So it is where a file system has no locks: what lies there counts as somebody's.
     """
-    held = None
-    with suppress(OSError):
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        return held
-    if held is not None:
-        os.close(held)
+    lock = FileLock(folder / LOCK, timeout=-1 if wait else 0, thread_local=False)
+    with suppress(OSError, NotImplementedError):
+        if not folder.is_symlink():
+            lock.acquire()
+            return lock
     return None
