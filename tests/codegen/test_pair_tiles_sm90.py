@@ -7,24 +7,16 @@ from typing import Any
 
 import pytest
 from offline_compiler import Compile
+from pair_biases import assert_fits, spec
 
 from flashgen.analysis.facts import facts_of
-from flashgen.codegen import default_of, generate
+from flashgen.codegen import generate
 from flashgen.codegen.kernels.backward_kv_sm90 import BackwardKvSm90View, backward_kv_sm90_view
 from flashgen.codegen.naming import mangled
-from flashgen.runtime.gpus import shared_limit
 from flashgen.spec import load
 
 # Bytes a thread that may be spilled: with Triton 3.6, where it was measured, it is up to 332, with 3.9 up to 832.
 FEW_BYTES = 840
-
-
-def spec(*dtypes: str, score: str = "", **more: Any) -> dict[str, Any]:
-    """A bias of each pair in each of the dtypes."""
-    names = [f"t{number}" for number in range(len(dtypes))]
-    inputs = {n: {"shape": ["heads", "q_len", "kv_len"], "dtype": d} for n, d in zip(names, dtypes, strict=True)}
-    terms = "".join(f" + {name}[h, q, k]" for name in names)
-    return {"name": "pairs", "inputs": inputs, "score": score or f"score{terms}", **more}
 
 
 def view_of(found: dict[str, Any]) -> BackwardKvSm90View:
@@ -77,11 +69,4 @@ def test_what_is_also_read_elsewhere_is_read_from_addresses_that_are_there(tmp_p
 @pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 64), ("float32", 128)])
 def test_it_fits(dtype: str, head_dim: int, tmp_path: Path, compiled: Compile) -> None:
-    found = load(spec(dtype))
-    config = default_of(found, "backward_kv")("sm_90", "bfloat16", head_dim, head_dim)
-    assert config.backend == "hopper"
-    result = compiled(generate(found, tmp_path), "backward_kv", "sm_90", "bfloat16", head_dim, head_dim, config)
-    assert result.error is None
-    assert not result.serialized_wgmma
-    assert result.spills <= FEW_BYTES
-    assert result.shared <= shared_limit("sm_90")
+    assert_fits(dtype, "backward_kv", head_dim, FEW_BYTES, tmp_path, compiled)

@@ -7,25 +7,17 @@ from typing import Any
 
 import pytest
 from offline_compiler import Compile
+from pair_biases import assert_fits, spec
 
 from flashgen.analysis.facts import facts_of
 from flashgen.codegen import default_of, generate
 from flashgen.codegen.kernels.forward import forward_view
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View, forward_sm90_view
 from flashgen.codegen.naming import mangled
-from flashgen.runtime.gpus import shared_limit
 from flashgen.spec import load
 
 # Bytes a thread that may be spilled: with Triton 3.6, where it was measured, it is up to 52, with 3.9 up to 124.
 FEW_BYTES = 124
-
-
-def spec(*dtypes: str, score: str = "", **more: Any) -> dict[str, Any]:
-    """A bias of each pair in each of the dtypes."""
-    names = [f"t{number}" for number in range(len(dtypes))]
-    inputs = {n: {"shape": ["heads", "q_len", "kv_len"], "dtype": d} for n, d in zip(names, dtypes, strict=True)}
-    terms = "".join(f" + {name}[h, q, k]" for name in names)
-    return {"name": "pairs", "inputs": inputs, "score": score or f"score{terms}", **more}
 
 
 def view_of(found: dict[str, Any]) -> ForwardSm90View:
@@ -78,14 +70,7 @@ def test_wide_tiles_are_the_default_where_registers_suffice(dtype: str, BN: int)
 @pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float32", 128)])
 def test_it_fits(dtype: str, head_dim: int, tmp_path: Path, compiled: Compile) -> None:
-    found = load(spec(dtype))
-    config = default_of(found, "forward")("sm_90", "bfloat16", head_dim, head_dim)
-    assert config.backend == "hopper"
-    result = compiled(generate(found, tmp_path), "forward", "sm_90", "bfloat16", head_dim, head_dim, config)
-    assert result.error is None
-    assert not result.serialized_wgmma
-    assert result.spills <= FEW_BYTES
-    assert result.shared <= shared_limit("sm_90")
+    assert_fits(dtype, "forward", head_dim, FEW_BYTES, tmp_path, compiled)
 
 
 @pytest.mark.matrix
