@@ -1,7 +1,7 @@
 """Mods of FlexAttention as people write them: what is timed against torch's own.
 
 Each is made for a problem, as a score mod and a mask mod, one of which may be None. Tensors and numbers that a mod
-captures stand in its closure, as in the code of those who write them.
+captures stand in its closure, as in the code of those who write them. Those that are learned ask for gradients.
 """
 
 from __future__ import annotations
@@ -144,10 +144,57 @@ def pairs(problem: Problem, device: str) -> Mods:
     return score_mod, None
 
 
+def learned_slopes(problem: Problem, device: str) -> Mods:
+    """ALiBi whose slopes are learned."""
+    slopes = _slopes(problem, device).requires_grad_()
+
+    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score - slopes[h] * (q - k)
+
+    return score_mod, _causal
+
+
+def learned_relative(problem: Problem, device: str) -> Mods:
+    """A learned bias for each distance up to 128, and one for all that are further."""
+    table = _random(device, problem.heads, 257).requires_grad_()
+
+    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score + table[h, (q - k).clamp(-128, 128) + 128]
+
+    return score_mod, None
+
+
+def learned_distances(problem: Problem, device: str) -> Mods:
+    """A learned bias for each distance."""
+    last = problem.kv_len - 1
+    table = _random(device, problem.heads, problem.q_len + last).requires_grad_()
+
+    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score + table[h, q - k + last]
+
+    return score_mod, None
+
+
+def learned_pairs(problem: Problem, device: str) -> Mods:
+    """A learned bias for each pair."""
+    of_pair = _random(device, problem.heads, problem.q_len, problem.kv_len).to(torch.bfloat16).requires_grad_()
+
+    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
+        return score + of_pair[h, q, k]
+
+    return score_mod, None
+
+
+def learned(mod: Callable | None) -> tuple[torch.Tensor, ...]:
+    """The tensors in a mod's closure that ask for gradients."""
+    found = (cell.cell_contents for cell in getattr(mod, "__closure__", None) or ())
+    return tuple(each for each in found if isinstance(each, torch.Tensor) and each.requires_grad)
+
+
 MODS: Mapping[str, Callable[[Problem, str], Mods]] = {
     make.__name__: make
     for make in (
         causal, sliding_window, prefix, chunks, documents, neighbourhood, alibi, kerple, softcap, relative, buckets,
-        pairs,
+        pairs, learned_slopes, learned_relative, learned_distances, learned_pairs,
     )
 }  # fmt: skip

@@ -22,7 +22,7 @@ from statistics import geometric_mean
 
 from flashgen import processes
 from flashgen.bench.candidates import FLASHGEN, FLEX
-from flashgen.bench.known_mods import MODS
+from flashgen.bench.known_mods import MODS, learned
 from flashgen.bench.passes import BACKWARD, FORWARD, gradients_run
 from flashgen.bench.run import on_a_gpu
 from flashgen.bench.timing import cuda_timer, interleave
@@ -67,7 +67,7 @@ def measure(name: str, problem: Problem, rounds: int) -> Measured:
         run = _call(attend, (q, k, v), score, blocks)
         for step in (FORWARD, BACKWARD):
             start = time.perf_counter()
-            runs[f"{who} {step}"] = timed = gradients_run(step, run, (q, k, v), shape)
+            runs[f"{who} {step}"] = timed = gradients_run(step, run, (q, k, v, *learned(score)), shape)
             outs[who, step] = timed()
             torch.cuda.synchronize()
             first[f"{who} {step}"] = time.perf_counter() - start
