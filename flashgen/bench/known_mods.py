@@ -154,27 +154,6 @@ def learned_slopes(problem: Problem, device: str) -> Mods:
     return score_mod, _causal
 
 
-def learned_relative(problem: Problem, device: str) -> Mods:
-    """A learned bias for each distance up to 128, and one for all that are further."""
-    table = _random(device, problem.heads, 257).requires_grad_()
-
-    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score + table[h, (q - k).clamp(-128, 128) + 128]
-
-    return score_mod, None
-
-
-def learned_distances(problem: Problem, device: str) -> Mods:
-    """A learned bias for each distance."""
-    last = problem.kv_len - 1
-    table = _random(device, problem.heads, problem.q_len + last).requires_grad_()
-
-    def score_mod(score, b, h, q, k):  # type: ignore[no-untyped-def]
-        return score + table[h, q - k + last]
-
-    return score_mod, None
-
-
 def learned_pairs(problem: Problem, device: str) -> Mods:
     """A learned bias for each pair."""
     of_pair = _random(device, problem.heads, problem.q_len, problem.kv_len).to(torch.bfloat16).requires_grad_()
@@ -195,6 +174,6 @@ MODS: Mapping[str, Callable[[Problem, str], Mods]] = {
     make.__name__: make
     for make in (
         causal, sliding_window, prefix, chunks, documents, neighbourhood, alibi, kerple, softcap, relative, buckets,
-        pairs, learned_slopes, learned_relative, learned_distances, learned_pairs,
+        pairs, learned_slopes, learned_pairs,
     )
 }  # fmt: skip

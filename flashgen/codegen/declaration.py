@@ -26,10 +26,14 @@ class Declaration:
     params: tuple[str, ...]
     sums: tuple[str, ...]
     loads: int
+    owners: str | None
 
 
-def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView | None) -> Declaration:
-    """Of a variant under the names of generated code, of which `names` are those in the spec."""
+def declaration(
+    variant: Variant, names: Mapping[str, str], learned: LearnedView | None, owners: str | None = None
+) -> Declaration:
+    """Of a variant under the names of generated code, of which `names` are those in the spec. `owners` of its elements
+    are what its kernel for pairs knows, if there is one."""
     drops = variant.dropout is not None
     known = (*SIZES, "total_q", "total_k", *(p.name for p in variant.runtime_params), *variant.dim_names)
     queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
@@ -47,6 +51,7 @@ def declaration(variant: Variant, names: Mapping[str, str], learned: LearnedView
         + (("runtime.DROPOUT_P",) if drops else ()),
         tuple(_sums(site, known) for site in learned.sites) if learned else (),
         learned.loads if learned else 1,
+        owners,
     )
 
 

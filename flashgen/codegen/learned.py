@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
-from flashgen.codegen.pairs import Function
+from flashgen.codegen.pairs import Function, named_apart
 from flashgen.codegen.words import words
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
@@ -17,8 +18,8 @@ from flashgen.lang.log2 import of_qk, slope
 from flashgen.lang.magnitudes import is_finite
 from flashgen.lang.nodes import TRUE, Expr, Gather, const
 from flashgen.lang.show import show
-from flashgen.lang.traversal import inputs
-from flashgen.lang.variables import is_uniform
+from flashgen.lang.traversal import inputs, variables
+from flashgen.lang.variables import BEGIN_K, BEGIN_Q, is_uniform
 from flashgen.spec.variant import Variant
 
 
@@ -121,6 +122,23 @@ def summed_by_key(facts: Facts) -> bool:
     return bool(found) and walks and not facts.nonlinear and (whole or all(_shares_by_place(each) for each in found))
 
 
+def owners_of_pairs(facts: Facts) -> frozenset[str] | None:
+    """By which of "b" and "h" elements differ, where each pair has one and all who share it share all of its head.
+
+    A kernel that owns tiles of pairs adds these gradients up. None where there are others too, where a schedule says
+    which tiles are seen, or where there is dropout.
+    """
+    found = {None if each.own is None else each.own.told_apart for each in facts.placements}
+    if len(found) != 1 or facts.uses_schedule or facts.variant.dropout is not None:
+        return None
+    (owners,) = found
+    if owners is None:
+        return None
+    fixed = owners | ({"kv_h"} if "h" in owners else set())
+    read = variables(*(each.offset for each in facts.placements))
+    return owners if read & {"b", "h", "kv_h", *variables(BEGIN_Q, BEGIN_K)} <= fixed else None
+
+
 def _shares_by_place(found: Placement) -> bool:
     """Whether it follows from a tile's place alone that its pairs share an element, and which."""
     if found.uniform is None or steps_with_each(found.site.gather):
@@ -129,10 +147,10 @@ def _shares_by_place(found: Placement) -> bool:
 
 
 class SiteTexts:
-    """Writes what the kernel needs for each place."""
+    """Writes what the kernel needs for each place. `known` are functions of other kernels."""
 
-    def __init__(self, variant: Variant, prologue: Prologue) -> None:
-        self._variant, self._prologue = variant, prologue
+    def __init__(self, variant: Variant, prologue: Prologue, known: Sequence[Function] = ()) -> None:
+        self._variant, self._prologue, self._known = variant, prologue, known
         self.epilogue = prologue.fork()
         self.functions: list[Function] = []
         self.reads: set[str] = set()
@@ -173,7 +191,8 @@ class SiteTexts:
         """What the gradient at a place is called."""
         name, number = f"d_{read.input}", 2
         while any(
-            f"{name}{end}" in self._names for end in ("", "_ptr", "_sums", "_apart", "_in_turns", "_at", "_shared")
+            f"{name}{end}" in self._names
+            for end in ("", "_ptr", "_sums", "_split", "_apart", "_in_turns", "_at", "_shared")
         ):
             name, number = f"d_{read.input}_{number}", number + 1
         self._names.add(name)
@@ -195,7 +214,7 @@ class SiteTexts:
         return _product(derivative, function.call)
 
     def _function(self, name: str, body: Fragment, formula: str) -> Function:
-        function = Function(name, body, formula)
+        function = named_apart(Function(name, body, formula), self._known, "_by_pair")
         self.functions.append(function)
         return function
 

@@ -69,11 +69,12 @@ def module_view(variant: Variant, kernels: RenderedKernels, identity: Identity) 
     """
     public, names = variant, mangled_names(variant)
     variant = mangled(variant)
-    inputs = kernels.views["backward_inputs"]
+    inputs, by_pair = kernels.views["backward_inputs"], kernels.views["backward_pairs"]
     declared = declaration(
         variant,
         {inside: name for name, inside in names.items()},
         inputs.learned if inputs else None,
+        by_pair.owners if by_pair else None,
     )
     reference = reference_view(variant)
     defaults, without_dropout = (

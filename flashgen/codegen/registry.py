@@ -8,6 +8,7 @@ from __future__ import annotations
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.backward_kv import BACKWARD_KV
 from flashgen.codegen.kernels.backward_kv_sm90 import BACKWARD_KV_SM90, BACKWARD_KV_WIDE_SM90
+from flashgen.codegen.kernels.backward_pairs import BACKWARD_PAIRS
 from flashgen.codegen.kernels.backward_q import BACKWARD_Q
 from flashgen.codegen.kernels.backward_q_sm90 import BACKWARD_Q_SM90
 from flashgen.codegen.kernels.decode import DECODE, DECODE_PAGED
@@ -29,6 +30,7 @@ TEXTS: list[KernelText] = [
     BACKWARD_KV_SM90,
     BACKWARD_KV_WIDE_SM90,
     BACKWARD_INPUTS,
+    BACKWARD_PAIRS,
     DELTA,
     DECODE,
     DECODE_PAGED,

@@ -37,12 +37,19 @@ class Own:
     """Each pair of a head has an element to itself, so that a plain store will do.
 
     That holds where `when` does, a bool of sizes and runtime params: otherwise indices may leave the tensor, and share
-    its edge. `shared_by` says which programs meet at an element all the same: "" none, "batch" those of the other
-    batch elements, "heads" also those of other heads.
+    its edge. `told_apart` are those of "b" and "h" whose pairs never share one either.
     """
 
     when: Expr
-    shared_by: str
+    told_apart: frozenset[str]
+
+    @property
+    def shared_by(self) -> str:
+        """Which programs meet at an element all the same: "" none, "batch" those of the other batch elements, "heads"
+        also those of other heads."""
+        if self.told_apart >= {"b", "h"}:
+            return ""
+        return "batch" if "h" in self.told_apart else "heads"
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ def _own(gather: Gather, sizes: Sequence[Expr], ranges: Ranges) -> Own | None:
                 told_apart.add(position)
     if not told_apart >= {Q, K} or when is FALSE:
         return None
-    return Own(when, "" if {B, H} <= told_apart else "batch" if H in told_apart else "heads")
+    return Own(when, frozenset(variables(*(told_apart & {B, H}))))
 
 
 def _below(length: Expr) -> tuple[Expr, Expr]:

@@ -20,7 +20,14 @@ from flashgen.runtime.call import Call, is_empty
 from flashgen.runtime.choosing import backward_configs
 from flashgen.runtime.config import Config
 from flashgen.runtime.forward_pass import query_schedule
-from flashgen.runtime.input_gradients import InputSums, adds_inputs, input_gradients, sums_of_inputs
+from flashgen.runtime.input_gradients import (
+    InputSums,
+    adds_inputs,
+    are_by_pair,
+    input_gradients,
+    pair_gradients,
+    sums_of_inputs,
+)
 from flashgen.runtime.kernels.delta import launch_delta
 from flashgen.runtime.kernels.schedule import make_schedule
 from flashgen.runtime.own_arguments import prepare_own
@@ -53,7 +60,9 @@ def attention_backward(
     dq_sums = kernel_of("backward_kv", kv_config).query_sums(call, kv_config)
     rows = launch_delta(variant, call, kv_config, output, d_out, d_lse, dq_sums)
     asked = {name for name, needed in zip(variant.learned, needs[3:], strict=True) if needed} if variant.learned else ()
-    sums = sums_of_inputs(variant, call, exact) if asked and asked & variant.summed else None
+    summed = bool(asked and asked & variant.summed)
+    by_pair = summed and are_by_pair(variant, call)
+    sums = sums_of_inputs(variant, call, exact) if summed and not by_pair else None
     dq = dk = dv = None
     if needs_k or needs_v:
         dq, dk, dv = key_gradients_of(variant, call, kv_config, rows, dq_sums, sums, plan)
@@ -63,7 +72,9 @@ def attention_backward(
     if not asked:
         return dq, dk, dv, *(None for _ in variant.learned)
     by_keys = kv_config if needs_k or needs_v else None
-    learned = {} if sums is None else input_gradients(variant, call, rows, sums, by_keys)
+    learned = pair_gradients(variant, call, rows) if by_pair else {}
+    if sums is not None:
+        learned = input_gradients(variant, call, rows, sums, by_keys)
     if variant.sink in asked:
         learned[variant.sink] = sink_gradient(call.given[f"{variant.sink}_ptr"], rows, variant.natural)
     for name in asked - learned.keys():  # no score depends on it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,6 +51,11 @@ _STRIDES = tuple(
 )
 
 
+def qkv_strides(strides: Iterable[int]) -> dict[str, int]:
+    """Strides of batch, heads and length of q, k and v, as kernels know them."""
+    return dict(zip(_STRIDES, strides, strict=True))
+
+
 class Call(NamedTuple):
     """One call of attention(), checked: tensors as a kernel reads them, and what else there is to know of them.
 
@@ -83,8 +88,8 @@ class Call(NamedTuple):
     @property
     def numbers(self) -> dict[str, Any]:
         """The numbers that follow from the layout, by the names of kernels' parameters."""
-        strides = zip(_STRIDES, self.counted_strides(self.strides), strict=True)
-        return {"scale": self.scale, **self.sizes.numbers, **dict(strides), **self.own.numbers}
+        strides = qkv_strides(self.counted_strides(self.strides))
+        return {"scale": self.scale, **self.sizes.numbers, **strides, **self.own.numbers}
 
     def counted_strides(self, strides: Sequence[int]) -> tuple[int, ...]:
         """Strides of batch, heads and length, of each tensor three, as kernels count: packed sequences by tokens."""

@@ -11,6 +11,7 @@ import torch
 from flashgen.runtime.bounded_cache import remember
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
+from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL, for_bytes
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads, tiles_of_consumer
 from flashgen.runtime.lookup import Choice, Lookup, choices, current_device
 from flashgen.runtime.paged import PagedCall
@@ -134,6 +135,13 @@ def inputs_config(call: Call, scheduled: bool = False, loads: int = 1) -> Config
     s = call.sizes
     form = "scheduled" if scheduled else ""
     return for_loads(LEARNED_KERNEL.default(form, _capability(call), _dtype(call), s.head_dim, s.v_head_dim), loads)
+
+
+def pairs_config(call: Call, pair_bytes: int) -> Config:
+    """The config of `_backward_pairs`, which is not tuned, where so many bytes are read for each pair."""
+    s = call.sizes
+    chosen = BACKWARD_PAIRS_KERNEL.default("", _capability(call), _dtype(call), s.head_dim, s.v_head_dim)
+    return for_bytes(chosen, pair_bytes)
 
 
 def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invariant: bool) -> Config:

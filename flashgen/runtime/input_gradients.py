@@ -10,20 +10,22 @@ import torch
 
 from flashgen.runtime.backward import Incoming
 from flashgen.runtime.call import Call
-from flashgen.runtime.choosing import inputs_config, rest_config
+from flashgen.runtime.choosing import inputs_config, pairs_config, rest_config
 from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Sums, names_of
 from flashgen.runtime.exact_sums import input_gradient, input_sums
 from flashgen.runtime.forward_pass import query_schedule
+from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL, Shares, shares_of
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, InputSums
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.variant import Variant
 
+_FLOAT32 = 4
+
 
 def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
     """Room for them; with `exact` they come out the same on every run."""
-    # What the spec may size an input by: its params and named dimensions too.
-    sizes = {**call.given, **call.own.numbers, **vars(call.sizes)}
+    sizes = _sizes(call)
     tensors: dict[str, torch.Tensor] = {}
     ways: dict[str, bool] = {}
     at_once = call.sizes.batch * call.sizes.heads
@@ -34,6 +36,54 @@ def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
             at_once = min(at_once, 1 if each.turns == "heads" else call.sizes.heads)
         tensors[f"{each.name}_ptr"] = input_sums(call.given[f"{each.input}_ptr"], exact and not way)
     return InputSums(tensors, ways, at_once, _strides(variant, call))
+
+
+def are_by_pair(variant: Variant, call: Call) -> bool:
+    """Whether each pair of the call has elements of its own, so that `pair_gradients` makes them all."""
+    sizes = _sizes(call)
+    return variant.owners is not None and not call.sizes.packed and all(_is_apart(each, sizes) for each in variant.sums)
+
+
+def pair_gradients(variant: Variant, call: Call, rows: Incoming) -> dict[str, torch.Tensor]:
+    """The gradients by the names of the inputs, where each pair has an element: the same on every run."""
+    places: dict[str, list[str]] = {}
+    for each in variant.sums:
+        places.setdefault(each.input, []).append(each.name)
+    config, shared_out = _by_pair(variant, call, alone=len(places) == len(variant.sums))
+    sums = {
+        name: _room(call.given[f"{given}_ptr"], shared_out.splits, whole=len(names) == 1)
+        for given, names in places.items()
+        for name in names
+    }
+    BACKWARD_PAIRS_KERNEL.launch(variant, call, config, rows, sums, _strides(variant, call), shared_out)
+    return {
+        given: input_gradient(call.given[f"{given}_ptr"], *(part for name in names for part in sums[name]))
+        for given, names in places.items()
+    }
+
+
+def _by_pair(variant: Variant, call: Call, alone: bool) -> tuple[Config, Shares]:
+    """In which tiles, and by how many programs. Sums in float32, of splits or of places that are not `alone`, take the
+    room of what is read so."""
+    assert variant.owners is not None
+    read = variant.loads * max(each.dtype.itemsize for each in variant.inputs)
+    config = pairs_config(call, read if alone else max(read, _FLOAT32))
+    found = shares_of(call, config, variant.owners)
+    if found.splits == 1:
+        return config, found
+    config = pairs_config(call, max(read, _FLOAT32))
+    return config, shares_of(call, config, variant.owners)
+
+
+def _room(tensor: torch.Tensor, splits: int, whole: bool) -> torch.Tensor:
+    """Zeros for the elements of each split: in float32, or in the tensor's dtype where they are its whole gradient."""
+    dtype = tensor.dtype if whole and splits == 1 else torch.float32
+    return torch.zeros((splits, *tensor.shape), dtype=dtype, device=tensor.device)
+
+
+def _sizes(call: Call) -> dict[str, Any]:
+    """What the spec may size an input by: its params and named dimensions too."""
+    return {**call.given, **call.own.numbers, **vars(call.sizes)}
 
 
 def _strides(variant: Variant, call: Call) -> dict[str, int]:

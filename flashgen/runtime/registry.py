@@ -11,6 +11,7 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.kernels.backward_kv import BACKWARD_KV_KERNEL
 from flashgen.runtime.kernels.backward_kv_sm90 import BACKWARD_KV_SM90_KERNEL
 from flashgen.runtime.kernels.backward_kv_wide_sm90 import BACKWARD_KV_WIDE_SM90_KERNEL
+from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL
 from flashgen.runtime.kernels.backward_q import BACKWARD_Q_KERNEL
 from flashgen.runtime.kernels.backward_q_sm90 import BACKWARD_Q_SM90_KERNEL
 from flashgen.runtime.kernels.decode import DECODE_KERNEL
@@ -30,6 +31,7 @@ REGISTRY: list[Kernel] = [
     BACKWARD_KV_SM90_KERNEL,
     BACKWARD_KV_WIDE_SM90_KERNEL,
     LEARNED_KERNEL,
+    BACKWARD_PAIRS_KERNEL,
     DECODE_KERNEL,
     DECODE_PAGED_KERNEL,
 ]

@@ -1,0 +1,46 @@
+"""Gradients of learned inputs of which each pair has an element, on a GPU: beside the formula in float64."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from pair_gradients import OF_HEADS, SPECS, gradients, made, spec
+
+from flashgen.codegen import generate, load_module
+from flashgen.spec import load
+
+pytestmark = pytest.mark.gpu
+
+# Tiles that are ragged, aligned ones with long runs, many that share few elements.
+SIZES = [(2, 4, 2, 200, 333), (3, 8, 8, 1024, 1024), (64, 2, 1, 65, 130)]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("name", SPECS)
+def test_they_are_those_of_the_formula(name: str, head_dim: int, tmp_path: Path) -> None:
+    module = load_module(generate(load(SPECS[name]), tmp_path))
+    for sizes in SIZES:
+        call = made(SPECS[name], sizes, head_dim, "bfloat16", "cuda")
+        found, wanted = gradients(module.attention, call), gradients(module.reference, call, double=True)
+        for each, gradient in found.items():
+            # Scores of products of 16 bits are exact in float32; out, which delta is made of, is rounded to 8 bits.
+            error = (gradient.double() - wanted[each]).norm() / wanted[each].norm()
+            assert float(error) < 2**-8, f"{sizes}, {each}: {error:.2g}"
+            torch.testing.assert_close(gradient.double(), wanted[each], rtol=2**-6, atol=2**-6 * math.sqrt(sizes[0]))
+        again = gradients(module.attention, call)
+        assert all(torch.equal(found[each], again[each]) for each in found)
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_those_of_16_bits_in_wide_tiles(causal: bool, head_dim: int, tmp_path: Path) -> None:
+    found = spec("score + t[h, q, k]", *OF_HEADS, dtype="bfloat16", causal=causal)
+    module = load_module(generate(load(found), tmp_path))
+    for sizes in SIZES:
+        call = made(found, sizes, head_dim, "bfloat16", "cuda")
+        gradient = gradients(module.attention, call)["t"]
+        wanted = gradients(module.reference, call, double=True)["t"]
+        assert float((gradient.double() - wanted).norm() / wanted.norm()) < 2**-7

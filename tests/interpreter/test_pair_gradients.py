@@ -1,0 +1,109 @@
+"""Gradients of learned inputs of which each pair has an element: a kernel of their own makes them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from pair_gradients import OF_HEADS, SPECS, Made, gradients, made, spec
+
+from flashgen.codegen import generate, load_module
+from flashgen.runtime.kernels.backward_pairs import shares
+from flashgen.runtime.launching import replaced
+from flashgen.spec import load
+
+# batch, heads, kv_heads, q_len, kv_len: tiles that are ragged, several of each side, and few that many share.
+SIZES = [(3, 4, 2, 37, 70), (2, 2, 2, 130, 33), (9, 1, 1, 20, 30)]
+
+
+def module_of(found: Any, folder: Path) -> ModuleType:
+    return load_module(generate(load(found), folder))
+
+
+def launched(attend: Any, call: Made) -> list[str]:
+    """The kernels of the backward pass."""
+    names: list[str] = []
+    inputs = {name: t.detach().requires_grad_(t.requires_grad) for name, t in call.inputs.items()}
+    out = attend(*(leaf.requires_grad_() for leaf in call.leaves), **inputs)
+    with replaced(lambda kernel, *_: names.append(kernel.__name__)):
+        torch.autograd.grad(out, [t for t in inputs.values() if t.requires_grad], call.d_out)
+    return names
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", SPECS)
+def test_they_are_those_of_the_formula(name: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    module, call = module_of(SPECS[name], tmp_path), made(SPECS[name], sizes)
+    wanted = gradients(module.reference, call, double=True)
+    found = gradients(module.attention, call)
+    for each, gradient in found.items():
+        bound = 4e-6 * max(1.0, wanted[each].abs().max().item()) * math.sqrt(sizes[0] * sizes[1])
+        assert gradient.dtype is torch.float32
+        torch.testing.assert_close(gradient.double(), wanted[each], rtol=0, atol=bound)
+    again = gradients(module.attention, call)
+    assert all(torch.equal(found[each], again[each]) for each in found)
+    kernels = launched(module.attention, call)
+    assert "_backward_pairs" in kernels
+    assert "_backward_inputs" not in kernels
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_those_of_16_bits_are_rounded_once(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    found = spec("score + t[h, q, k]", *OF_HEADS, dtype="bfloat16")
+    module, call = module_of(found, tmp_path), made(found, sizes)
+    wanted = gradients(module.reference, call, double=True)["t"]
+    gradient = gradients(module.attention, call)["t"]
+    assert gradient.dtype is torch.bfloat16
+    # Half a unit of 8 bits, and the float32 sum's own error.
+    torch.testing.assert_close(gradient.double(), wanted, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("repeated", ["k", "v", "d_out"])
+def test_tensors_that_repeat_along_a_dimension_are_read_right(repeated: str, tmp_path: Path) -> None:
+    module, call = module_of(SPECS["of heads"], tmp_path), made(SPECS["of heads"], SIZES[0])
+    place = {"k": 1, "v": 2}.get(repeated)
+    if place is None:
+        call = Made(call.leaves, call.inputs, call.d_out[:1].expand(call.d_out.shape))
+    else:
+        call.leaves[place] = call.leaves[place].detach()[:, :1].expand(call.leaves[place].shape)
+    found, wanted = gradients(module.attention, call), gradients(module.reference, call, double=True)
+    torch.testing.assert_close(found["t"].double(), wanted["t"], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "sizes"),
+    [
+        ({"align": "bottom_right"}, (2, 2, 2, 20, 40)),  # the last queries' positions lie outside
+        ({"score": "score + t[kv_h, q, k]"}, (2, 4, 2, 20, 20)),  # heads that share keys share elements, others not
+        ({"score": "score + t[h, q, k] * s[h]"}, (2, 2, 2, 20, 20)),  # another input has one for all pairs
+    ],
+    ids=["beyond the ends", "of KV heads", "beside others"],
+)
+def test_others_are_left_to_the_kernel_that_adds_up(change: Any, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    gate = {"s": {"shape": ["heads"], "dtype": "float32", "grad": True}} if "s[h]" in change.get("score", "") else None
+    found = spec("score + t[h, q, k]", *OF_HEADS, others=gate) | change
+    module, call = module_of(found, tmp_path), made(found, sizes)
+    assert "_backward_inputs" in launched(module.attention, call)
+    wanted = gradients(module.reference, call, double=True)
+    for each, gradient in gradients(module.attention, call).items():
+        torch.testing.assert_close(gradient.double(), wanted[each], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("multiprocessors", [2, 132])
+@pytest.mark.parametrize("owners", [1, 8, 4096])
+@pytest.mark.parametrize("sharers", [1, 2, 7, 500])
+@pytest.mark.parametrize("tiles", [(1, 1), (3, 5), (128, 64)])
+def test_all_work_is_shared_out_once(owners: int, sharers: int, tiles: tuple[int, int], multiprocessors: int) -> None:
+    found = shares(owners, sharers, *tiles, multiprocessors)
+    q_tiles, k_tiles = tiles
+    assert found.programs == owners * q_tiles * math.ceil(k_tiles / found.run) * found.splits
+    # As a kernel has it: each split has a part, and the last one ends with the last sharer.
+    each = math.ceil(sharers / found.splits)
+    assert (found.splits - 1) * each < sharers <= found.splits * each
+    assert found.splits == 1 or found.run == 1
+    # Elements of splits are few.
+    assert found.splits == 1 or found.programs < 4 * multiprocessors + owners * q_tiles * k_tiles

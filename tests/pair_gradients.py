@@ -1,0 +1,74 @@
+"""Specs with learned inputs of which each pair has an element, and the gradients of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+OF_HEADS = ("heads", "q_len", "kv_len")
+
+
+def spec(score: str, *shape: str, dtype: str = "float32", others: dict[str, Any] | None = None, **more: Any) -> Any:
+    bias = {"shape": [*shape], "dtype": dtype, "grad": True}
+    return {"name": "mine", "align": "top_left", "score": score, "inputs": {"t": bias, **(others or {})}, **more}
+
+
+LENS = {"lens": {"shape": ["batch"], "dtype": "int32"}}
+OTHER = {"u": {"shape": ["heads", "kv_len", "q_len"], "dtype": "float32", "grad": True}}
+SPECS = {
+    "of each head of each batch element": spec("score + t[b, h, q, k]", "batch", *OF_HEADS),
+    "of heads": spec("score + t[h, q, k]", *OF_HEADS),
+    "of batch elements": spec("score * (1 + t[b, k, q])", "batch", "kv_len", "q_len"),
+    "of all": spec("score + 2 * t[q, k]", "q_len", "kv_len"),
+    "causal": spec("score + t[h, q, k]", *OF_HEADS, causal=True),
+    "in a window": spec(
+        "5 * tanh((score + t[b, q, k]) / 5)", "batch", "q_len", "kv_len", window={"left": 9, "right": 6}
+    ),
+    "of keys that some have": spec("score + t[h, q, k]", *OF_HEADS, others=LENS, mask="k < lens[b]"),
+    "in a window of each": spec("score + t[q, k]", "q_len", "kv_len", others=LENS, mask="abs(q - k) < lens[b]"),
+    "two of them": spec("score * (1 + t[h, q, k]) + u[h, k, q]", *OF_HEADS, others=OTHER),
+    "with room for more": spec("score + t[h, q + 1, k + 2]", "heads", "q_len + 3", "kv_len + 2"),
+    "read twice": spec("score + t[h, q, k] - t[h, q + q_len, k] * 0.5", "heads", "2 * q_len", "kv_len"),
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A call's tensors and its incoming gradient."""
+
+    leaves: list[torch.Tensor]
+    inputs: dict[str, torch.Tensor]
+    d_out: torch.Tensor
+
+
+def made(found: Any, sizes: tuple[int, ...], head_dim: int = 16, dtype: str = "float32", device: str = "cpu") -> Made:
+    """A random call of batch, heads, kv_heads, q_len and kv_len."""
+    names = dict(zip(("batch", "heads", "kv_heads", "q_len", "kv_len"), sizes, strict=True))
+    batch, heads, kv_heads, q_len, kv_len = sizes
+    generator = torch.Generator().manual_seed(sum(sizes))
+    shapes = [
+        (batch, heads, q_len, head_dim),
+        *[(batch, kv_heads, kv_len, head_dim)] * 2,
+        (batch, heads, q_len, head_dim),
+    ]
+    *leaves, d_out = (torch.randn(shape, generator=generator).to(device, getattr(torch, dtype)) for shape in shapes)
+    inputs = {}
+    for name, tensor in found["inputs"].items():
+        shape = [eval(dim, {}, names) for dim in tensor["shape"]]  # noqa: S307
+        if tensor["dtype"] == "int32":
+            inputs[name] = torch.randint(1, kv_len, shape, generator=generator, dtype=torch.int32).to(device)
+        else:
+            drawn = torch.randn(shape, generator=generator).to(device, getattr(torch, tensor["dtype"]))
+            inputs[name] = drawn.requires_grad_()
+    return Made(leaves, inputs, d_out)
+
+
+def gradients(attend: Any, call: Made, double: bool = False, **more: Any) -> dict[str, torch.Tensor]:
+    """Those of the learned inputs."""
+    cast = (lambda t: t.detach().double() if t.is_floating_point() else t) if double else (lambda t: t.detach())
+    inputs = {name: cast(t).requires_grad_(t.requires_grad) for name, t in call.inputs.items()}
+    learned = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
+    out = attend(*(cast(leaf).requires_grad_() for leaf in call.leaves), **inputs, **more)
+    return dict(zip(learned, torch.autograd.grad(out, [*learned.values()], cast(call.d_out)), strict=True))
