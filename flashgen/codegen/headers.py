@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 # So many arguments of at most so many letters share lines.
 _MANY = 6
@@ -18,20 +18,19 @@ def in_rows(source: str, laid_out: str, width: int) -> list[str]:
     with what stands in front of it, the last one with what comes after it.
     """
     lines = laid_out.split("\n")
-    heads = {node.name: node.args for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     statements = ast.parse(laid_out).body
     begins = [0, *(node.end_lineno or 0 for node in statements[:-1])]
     found: list[str] = []
     # From the end, so that what comes before stands where the tree has it.
     for node, begin in zip(reversed(statements), reversed(begins), strict=False):
-        _group(lines, heads, node, width)
+        _group(lines, source, node, width)
         found.append("\n".join(lines[begin:]))
         del lines[begin:]
     return found[::-1] or [laid_out]
 
 
-def _group(lines: list[str], heads: Mapping[str, ast.arguments], node: ast.stmt, width: int) -> None:
-    """Rewrite a statement of the module in place; `heads` are the arguments of its functions as they were written."""
+def _group(lines: list[str], source: str, node: ast.stmt, width: int) -> None:
+    """Rewrite a statement of the module in place; `source` has it as it was written."""
     if isinstance(node, ast.ImportFrom):
         _group_names(lines, node, width)
         return
@@ -40,7 +39,7 @@ def _group(lines: list[str], heads: Mapping[str, ast.arguments], node: ast.stmt,
         return
     for statement in reversed(node.body):
         _group_calls(lines, statement, width)
-    _group_arguments(lines, _rows(heads[node.name]), node, width)
+    _group_arguments(lines, source, node, width)
     for decorator in reversed(node.decorator_list):
         _group_list(lines, decorator, width)
 
@@ -77,8 +76,13 @@ def _is_column(call: ast.Call) -> bool:
     return [each.end_lineno for each in call.args] == [*range(call.lineno + 1, call.end_lineno or 0)]
 
 
-def _rows(arguments: ast.arguments) -> list[int]:
-    """The line of each argument of a function, a star alone with the one after it."""
+def _rows(source: str, name: str) -> list[int]:
+    """The line of each argument of a function as it was written, a star alone with the one after it."""
+    # The head by itself: to parse all of the source would take a third of the layout's time. Prose stands before it.
+    begin = f"\n{source}".rindex(f"\ndef {name}(")
+    (function,) = ast.parse(source[begin : source.index(":\n", begin)] + ": pass").body
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
     lines = [each.lineno for each in (*arguments.posonlyargs, *arguments.args)]
     if arguments.vararg is not None:
         lines.append(arguments.vararg.lineno)
@@ -88,12 +92,15 @@ def _rows(arguments: ast.arguments) -> list[int]:
     return lines + ([arguments.kwarg.lineno] if arguments.kwarg is not None else [])
 
 
-def _group_arguments(lines: list[str], rows: Sequence[int], function: ast.FunctionDef, width: int) -> None:
+def _group_arguments(lines: list[str], source: str, function: ast.FunctionDef, width: int) -> None:
     """Rewrite the head of a function in place; it stays where it is not one argument a line."""
     first = function.lineno
     last = next((n for n in range(first - 1, function.body[0].lineno - 1) if lines[n].endswith(":")), first)
     texts = [line.strip() for line in lines[first:last]]
-    if not texts or len(texts) != len(rows) or any("#" in text for text in texts):
+    if not texts or any("#" in text for text in texts):
+        return
+    rows = _rows(source, function.name)
+    if len(texts) != len(rows):
         return
     whole = lines[first - 1] + " ".join(texts).rstrip(",") + lines[last].strip()
     if len(whole) <= width:

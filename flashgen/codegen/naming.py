@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from flashgen.codegen.words import begun_with_a_letter, mangled_name
 from flashgen.lang.nodes import Expr, Gather, Index, Var, gather, index, var
@@ -11,6 +12,8 @@ from flashgen.lang.traversal import rebuild, walk
 from flashgen.spec.variant import Dim, Input, Variant
 
 
+# All that is worked out of a variant begins with it.
+@lru_cache(maxsize=64)
 def mangled(variant: Variant) -> Variant:
     """The variant under the names of its generated code; itself where these are those of its spec."""
     names = mangled_names(variant)

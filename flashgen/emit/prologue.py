@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
@@ -117,10 +118,13 @@ class Prologue:
         setting = self._setting if inlined else _of_functions(self._setting)
         roots = tuple(floats_at_leaves(_as_computed(root, self.ranges), self.ranges) for root in roots)
         given = {_as_computed(expr, self.ranges): name for expr, name in given.items()}
-        # Written twice: once all that the body takes from the prologue has a name, none of its own may hide it.
-        avoid = {*self._written(setting, roots, given).reads, *hidden}
+        known = len(self.defines)
+        body = self._written(setting, roots, given)
+        # Written again once all that it takes from the prologue has a name, which none of its own may hide.
+        avoid = {*body.reads, *hidden}
         avoid |= self.reads | self._statements.taken if inlined else set()
-        return self._written(setting, roots, given, avoid)
+        is_final = len(self.defines) == known and avoid.isdisjoint(body.defines)
+        return body if is_final else self._written(setting, roots, given, avoid)
 
     def load_ahead(self, read: Gather, layout: str) -> Load:
         """A load of what the loop changes, for the kernel to make before it needs the value in this `layout`."""
@@ -175,4 +179,10 @@ def _as_computed(expr: Expr, ranges: Ranges) -> Expr:
 
 def _of_functions(setting: Setting) -> Setting:
     """The setting of functions: no letter alone is a function that they call."""
-    return replace(setting, dialect=TRITON, words=frozenset(word for word in setting.words if len(word) > 1))
+    return replace(setting, dialect=TRITON, words=_longer(setting.words))
+
+
+@lru_cache(maxsize=4)
+def _longer(words: frozenset[str]) -> frozenset[str]:
+    """Those of more than one letter; kernels have the same hundreds of words."""
+    return frozenset(word for word in words if len(word) > 1)
