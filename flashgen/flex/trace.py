@@ -6,6 +6,7 @@ operation on them comes to `Dispatched`, which keeps what its result stands for.
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -79,7 +80,12 @@ def trace(
 @contextmanager
 def _nothing_drawn() -> Iterator[None]:
     """What Python and NumPy draw would be the same at all later calls. What torch draws comes to `Dispatched`."""
-    before = random.getstate(), str(np.random.get_state())
+    before = _drawn_so_far()
     yield
-    if before != (random.getstate(), str(np.random.get_state())):
+    if before != _drawn_so_far():
         raise NotTraced("a random number of Python or NumPy; expected a captured tensor of them, drawn outside")
+
+
+def _drawn_so_far() -> tuple[Any, ...]:
+    """What their generators go on from, to be compared: arrays and numbers, which as a text take most of a trace."""
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
