@@ -9,6 +9,7 @@ from typing import Any
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.runtime.config import Config
 from flashgen.runtime.defaults import Default
+from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.study import Searched
 from flashgen.tuning.timing import Timing
 from flashgen.tuning.tools import Tools
@@ -88,7 +89,10 @@ class Proofs:
 
 
 def _proof(workload: Workload, config: Config) -> Hashable:
-    """What a proof is of: this kernel at sizes cut down, so that it holds for the other shapes of a dtype too."""
+    """What a proof is of: this kernel, as it is compiled for a KV head of so many rows, at sizes cut down, so that it
+    holds for the other shapes of a dtype too."""
     key, problem = workload.key, workload.problem
-    form = (problem.heads // problem.kv_heads, problem.mode, problem.block_size, problem.cache)
-    return key.kernel, key.dtype, key.head_dim, key.v_head_dim, *form, config
+    group = problem.heads // problem.kv_heads
+    launched = kernel_of(key.kernel, config).as_launched(config, problem.q_len * group)
+    form = (group, problem.mode, problem.block_size, problem.cache)
+    return key.kernel, key.dtype, key.head_dim, key.v_head_dim, *form, launched
