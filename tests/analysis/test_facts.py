@@ -92,6 +92,33 @@ def test_what_a_mask_differs_by() -> None:
     assert (by_batch.mask_by_batch, by_batch.mask_by_head, by_batch.mask_reads_keys) == (True, False, True)
     by_head = facts(inputs={"win": inputs["win"]}, mask="k >= q - win[h]")
     assert (by_head.mask_by_batch, by_head.mask_by_head, by_head.mask_reads_keys) == (False, True, False)
+    by_kv_head = facts(mask="(q + k) % 3 != kv_h")
+    assert (by_kv_head.mask_by_batch, by_kv_head.mask_by_head, by_kv_head.mask_reads_keys) == (False, True, False)
+    counted = facts(mask="(q + k) % 3 != b % 2")
+    assert (counted.mask_by_batch, counted.mask_by_head, counted.mask_reads_keys) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_positions"),
+    [
+        ({"causal": True}, True),
+        ({"mask": "(k <= q) & (k >= q - (kv_len - q_len) - 3)"}, True),
+        ({"mask": "(k <= q) & (k >= q - 3 * h)"}, False),
+        ({"mask": "(k <= q) & (k >= q - 3 * b)"}, False),
+        ({"mask": "(k <= q) & (k >= q - W)", "params": {"W": {"value": 3, "runtime": True}}}, False),
+        (
+            {
+                "causal": True,
+                "inputs": {"t": {"shape": ["heads", "kv_len"], "dtype": "float32"}},
+                "score": "score + t[h, k]",
+            },
+            False,
+        ),
+        ({"causal": True, "inputs": {"t": {"shape": ["heads"], "dtype": "float32"}}, "score": "score + t[h]"}, True),
+    ],
+)
+def test_masks_that_follow_from_positions_alone(spec: dict[str, Any], of_positions: bool) -> None:
+    assert facts(**spec).mask_of_positions == of_positions
 
 
 def test_slopes_that_differ_from_pair_to_pair() -> None:

@@ -104,6 +104,55 @@ def test_what_is_not_listed_beside_a_mask_is_not_seen(has_full: bool, compiles: 
         torch.testing.assert_close(attention(q, k, v, None, chosen).double(), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("has_full", [False, True])
+@pytest.mark.parametrize(("sequences", "heads"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_each_sequence_and_each_head_may_have_blocks_of_its_own(sequences: int, heads: int, has_full: bool) -> None:
+    """Listed beside a mask, in lists with a place for each block; with full blocks they have fewer."""
+    order = [torch.randperm(3, generator=torch.Generator().manual_seed(each)) for each in range(12)]
+    lists = torch.stack(order).view(2, 2, 3, 3)[:sequences, :heads].int().to(DEVICE)
+    ones = torch.ones(sequences, heads, 3, dtype=torch.int32, device=DEVICE)
+    # The second of each row is full.
+    full = (ones, lists[..., 1:]) if has_full else ()
+    chosen = BlockMask.from_kv_blocks(
+        ones,
+        lists[..., :2] if has_full else lists,
+        *full,
+        BLOCK_SIZE=16,
+        mask_mod=causal,
+        seq_lengths=(48, 48),
+        compute_q_blocks=False,
+    )
+
+    def seen(b: Any, h: Any, q: Any, k: Any) -> Any:
+        of = lists[b % sequences, h % heads, q // 16]
+        own = (of[..., 0] == k // 16) & (q >= k)
+        return own | (of[..., 1] == k // 16) if has_full else own
+
+    q, k, v = inputs(batch=2)
+    want = expected(q, k, v, seen)
+    torch.testing.assert_close(flex_attention(q, k, v, None, chosen).double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_of_another_size_are_read_anew() -> None:
+    """Whoever has a block mask may say so of the same lists."""
+    q, k, v = inputs()
+    listed = blocks(causal)
+    first = flex_attention(q, k, v, None, listed)
+
+    def seen_of(rows: int, columns: int, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (LISTED[q // rows, 0] == k // columns) & (q >= k)
+
+    for listed.BLOCK_SIZE in ((16, 8), (24, 16), (16, 16)):
+        want = expected(q, k, v, functools.partial(seen_of, *listed.BLOCK_SIZE))
+        found = flex_attention(q, k, v, None, listed)
+        torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found, first)
+    q, k, v = inputs(length=30)
+    listed.seq_lengths = (30, 30)
+    want = expected(q, k, v, seen)
+    torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("in_inference_mode", [False, True])
 def test_blocks_that_are_changed_are_read_anew(in_inference_mode: bool) -> None:
     q, k, v = inputs(BATCH, HEADS, LENGTH)

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
-from language_world import SIZES, TENSORS, compile, pairs
+from language_world import RUNTIME, SIZES, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang import bounds
-from flashgen.lang.bounds import KeyRange, always, key_range
-from flashgen.lang.evaluate import evaluate
+from flashgen.lang.bounds import KeyRange, always, key_range, row_range
+from flashgen.lang.evaluate import evaluate, evaluator
 from flashgen.lang.linear import difference
 from flashgen.lang.monotone import increasing_in_q
 from flashgen.lang.nodes import Expr, Type
@@ -37,6 +38,65 @@ def test_the_range_and_the_residual_are_the_mask(text: str, rows: list[dict]) ->
     assert not any("k" in variables(bound) for bound in (*found.lower, *found.upper))
     for row in rows:
         assert seen_in_range(found, row) == seen(mask, row)
+
+
+# One side, the other, both, none of it, every other key, a float, and what is free of k; and more of the kind.
+PARTS = (
+    "k <= q",
+    "k >= q - 2",
+    "(k >= q - 3) & (k <= q + 1)",
+    "abs(q - k) >= 2",
+    "k % 2 == 0",
+    "k * 0.5 < q * 0.25",
+    "flag",
+)
+MORE = (
+    *PARTS, "k < n", "k == q", "2 * k > q + 1", "3 - k < n", "abs(q - k) <= n", "max(k, q) <= 3", "min(k, 2) >= q - 1",
+    "q < 2",
+)  # fmt: skip
+JOINED = (
+    "({one}) & ({two})", "({one}) | ({two})", "not (({one}) & ({two}))", "not (({one}) | ({two}))",
+    "where(flag, {one}, {two})", "where(q > 2, {one}, {two})", "where(k > 3, {one}, {two})",
+)  # fmt: skip
+
+
+def pairs_of(q_len: int, bottom_right: bool) -> list[dict]:
+    """Some pairs, whatever the params."""
+    first = SIZES["kv_len"] - q_len if bottom_right else 0
+    sizes = {**SIZES, **RUNTIME, "q_len": q_len, "b": 1, "h": 2, "kv_h": 1}
+    return [
+        {**sizes, "q": first + row, "k": k, "flag": flag, "n": n}
+        for row in range(q_len) for k in (0, 2, 3, 6) for flag, n in ((False, 1), (True, 3))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("one", MORE)
+def test_what_two_masks_say_together_of_keys_and_of_rows(one: str, joined: str) -> None:
+    """Rows also where there are more queries than keys."""
+    for two in PARTS:
+        mask = compile(joined.format(one=one, two=two), Type.BOOL)
+        shows = evaluator(mask)
+        for q_len, bottom_right in ((5, True), (9, True), (5, False)):
+            keys, rows = key_range(mask), row_range(mask, bottom_right)
+            assert not any("k" in variables(bound) for bound in (*keys.lower, *keys.upper))
+            assert not any("q" in variables(bound) for bound in (*rows.lower, *rows.upper))
+            in_keys, in_rows = within(keys), within(rows)
+            shift = SIZES["kv_len"] - q_len if bottom_right else 0
+            for pair in pairs_of(q_len, bottom_right):
+                shown = shows(pair, TENSORS)
+                assert in_keys(pair, pair["k"]) == in_rows(pair, pair["q"] - shift) == shown, (two, pair)
+
+
+def within(found: KeyRange) -> Callable[[dict, int], bool]:
+    """Whether a place is inside the bounds and the residual shows the pair."""
+    lower, upper = (list(map(evaluator, each)) for each in (found.lower, found.upper))
+    rest = evaluator(found.residual)
+    return lambda pair, place: (
+        all(low(pair, TENSORS) <= place for low in lower)
+        and all(place <= high(pair, TENSORS) for high in upper)
+        and bool(rest(pair, TENSORS))
+    )
 
 
 @pytest.mark.parametrize(

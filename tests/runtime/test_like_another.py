@@ -170,15 +170,21 @@ def test_an_own_argument_that_is_another(own_module: ModuleType, change: str) ->
         assert_answers(own_module, each, LEARNED)
 
 
-def test_a_shape_that_a_param_no_longer_asks_for_is_refused(own_module: ModuleType) -> None:
+def test_inputs_that_fitted_another_call_are_refused(own_module: ModuleType) -> None:
+    """By what a param makes of a shape, and by the lengths."""
     given = {
         "doc": torch.zeros(1, 5, dtype=torch.int32, device=DEVICE), "bias": drawn(1, 2, 4, 5), "turn": drawn(5),
-        "block_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=DEVICE), "near": drawn(2, 3),
+        "block_mask": torch.ones(1, 2, 1, 1, dtype=torch.bool, device=DEVICE), "near": drawn(2, 3),
+        "slopes": drawn(2), "config": CONFIG,
     }  # fmt: skip
     q, k = drawn(1, 2, 4, 16), drawn(1, 2, 5, 16)
-    own_module.attention(q, k, k, **given, W=2, config=CONFIG)
+    own_module.attention(q, k, k, **given, W=2)
     with pytest.raises(ValueError, match=r"near has shape \(2, 3\); expected \[heads, W \+ 1\], here \(2, 4\)"):
-        own_module.attention(q, k, k, **given, W=3, config=CONFIG)
+        own_module.attention(q, k, k, **given, W=3)
+    with pytest.raises(ValueError, match=r"doc has shape \(1, 5\); expected \[batch, kv_len\], here \(1, 4\)"):
+        own_module.attention(q, k[:, :, :4], k[:, :, :4], **given, W=2)
+    with pytest.raises(ValueError, match=r"bias has shape \(1, 2, 4, 5\); expected .*, here \(1, 2, 3, 5\)"):
+        own_module.attention(q[:, :, :3], k, k, **given, W=2)
 
 
 SERVED = {
