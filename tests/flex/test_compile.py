@@ -243,6 +243,28 @@ def test_what_decides_is_looked_at_at_each_call(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(second, flex_attention(*qkv, mod, blocks) * 2), number
 
 
+table = torch.rand(3, device=DEVICE)
+
+
+def by_size(score, b, h, q, k):
+    return score + table[k % table.shape[0]] * len(table)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_size_of_a_captured_tensor_is_looked_at_at_each_call(
+    monkeypatch: pytest.MonkeyPatch, dynamic: bool | None
+) -> None:
+    """Where a mod reads it, also where torch.compile takes tensors of any size for alike."""
+    qkv = inputs()
+    torch._dynamo.reset()
+    attention = torch.compile(
+        lambda *qkv: flex_attention(*qkv, by_size) * 2, backend="eager", fullgraph=True, dynamic=dynamic
+    )
+    for length in (3, 4, 5, 4):
+        monkeypatch.setitem(globals(), "table", torch.rand(length, device=DEVICE))
+        assert torch.equal(attention(*qkv), flex_attention(*qkv, by_size) * 2), length
+
+
 class Layer(torch.nn.Module):
     """A module whose mod is a method of its own, or of another object."""
 
