@@ -113,3 +113,16 @@ def test_keys_of_batch_1_are_not_copied() -> None:
     q, k = torch.empty(3, 2, 4, 16), torch.empty(1, 2, 4, 16)
     (wide, _) = over_batch(q, k, k)
     assert wide.shape == (3, 2, 4, 16) and wide.data_ptr() == k.data_ptr()
+
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("given", INTEGERS, ids=str)
+@pytest.mark.parametrize("wanted", INTEGERS, ids=str)
+def test_an_integer_becomes_the_nearest_that_there_is(given: torch.dtype, wanted: torch.dtype) -> None:
+    limits, room = torch.iinfo(given), torch.iinfo(wanted)
+    values = [limits.min, max(limits.min, -1), 0, 1, limits.max]
+    found = as_dtype(torch.tensor(values, dtype=given), wanted)
+    assert found is not None and found.dtype == wanted
+    assert found.tolist() == [min(max(value, room.min), room.max) for value in values]
