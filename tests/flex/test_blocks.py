@@ -147,10 +147,12 @@ def test_blocks_of_another_size_are_read_anew() -> None:
         found = flex_attention(q, k, v, None, listed)
         torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
     assert torch.equal(found, first)
-    q, k, v = inputs(length=30)
-    listed.seq_lengths = (30, 30)
-    want = expected(q, k, v, seen)
-    torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
+    listed.kv_indices = torch.tensor([[0], [1], [2]], dtype=torch.int32, device=DEVICE)[None, None]
+    for length in (30, 48):
+        q, k, v = inputs(length=length)
+        listed.seq_lengths = (length, length)
+        want = expected(q, k, v, lambda b, h, i, j: (i // 16 == j // 16) & (i >= j))
+        torch.testing.assert_close(flex_attention(q, k, v, None, listed).double(), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_inference_mode", [False, True])

@@ -74,12 +74,50 @@ def test_what_changes_no_meaning(change: dict[str, Any]) -> None:
         {"inputs": BASE["inputs"] | {"rel": BASE["inputs"]["rel"] | {"grad": False}}},
         {"inputs": BASE["inputs"] | {"rel": BASE["inputs"]["rel"] | {"dtype": "bfloat16"}}},
         {"inputs": BASE["inputs"] | {"rel": BASE["inputs"]["rel"] | {"shape": ["heads", "2*W + 2"]}}},
+        {"inputs": BASE["inputs"] | {"rel": BASE["inputs"]["rel"] | {"shape": ["heads", "reach"]}}},
         {"mask": "doc[b, k] == doc[b, q]"},
+        {"allow_tf32": True},
+        {"approximate": False},
+        {"dropout": 0.1},
     ],
     ids=str,
 )
 def test_what_changes_the_meaning(change: dict[str, Any]) -> None:
     assert digest(load(BASE | change)) != digest(load(BASE))
+
+
+def test_the_probability_of_dropout_is_a_default_and_no_meaning() -> None:
+    assert digest(load(BASE | {"dropout": 0.1})) == digest(load(BASE | {"dropout": 0.5}))
+
+
+# Sugar, and the same expressions over an input that has no default, or whose dimensions are no 1.
+TWINS = {
+    "a default": (
+        {"bias": "alibi"},
+        {
+            "inputs": {"slopes": {"shape": ["heads"], "dtype": "float32", "grad": True}},
+            "score": "score - slopes[h] * abs(q - k)",
+        },
+    ),
+    "dimensions that may be 1": (
+        {"block_sparse": {"block_q": 128, "block_kv": 64}},
+        {
+            "inputs": {
+                "block_mask": {
+                    "shape": ["batch", "heads", "(q_len + 127) // 128", "(kv_len + 63) // 64"], "dtype": "bool",
+                }
+            },
+            "mask": "block_mask[b, h, (q - (kv_len - q_len)) // 128, k // 64]",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_what_a_caller_may_leave_out_is_of_the_meaning(name: str) -> None:
+    sugar, spelled = (load({"name": "a", **spec}) for spec in TWINS[name])
+    assert (sugar.score, sugar.mask) == (spelled.score, spelled.mask)
+    assert digest(sugar) != digest(spelled)
 
 
 def test_it_is_the_same_in_every_process() -> None:
