@@ -77,6 +77,7 @@ LAYOUTS: dict[str, Change] = {
     "rows apart": apart(3),
     "heads inside": turned(1, 2),
     "dims outside": turned(2, 3),
+    "dims apart": lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
     "heads alike": one_for_all(1),
     "batch alike": one_for_all(0),
     "later": later,
@@ -97,6 +98,20 @@ def test_a_tensor_that_lies_otherwise(gallery_module: Gallery, name: str, layout
         found = torch.autograd.grad(out.sum(), list(leaves.values()))
         sure = torch.autograd.grad(module.reference(**leaves).sum(), list(leaves.values()))
         torch.testing.assert_close(found, sure, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "one number"])
+def test_a_gradient_that_lies_otherwise(gallery_module: Gallery, layout: str) -> None:
+    module = gallery_module("causal")
+    leaves = [drawn(*shape).requires_grad_() for shape in ((2, 4, 9, 16), (2, 2, 11, 16), (2, 2, 11, 24))]
+    d_out = drawn(2, 4, 9, 24)
+    changed = d_out[:1, :1, :1, :1].expand(d_out.shape) if layout == "one number" else LAYOUTS[layout](d_out)
+    for each in (d_out, changed):
+        found, wanted = (
+            torch.autograd.grad(out, leaves, each)
+            for out in (module.attention(*leaves, config=CONFIG), module.reference(*leaves))
+        )
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def assert_answers(module: ModuleType, tensors: dict[str, torch.Tensor], learned: tuple[str, ...], **more: Any) -> None:

@@ -141,6 +141,15 @@ def test_so_are_variants_that_read_the_number_of_a_batch_element(tmp_path: Path)
     same(found, looped(layer, 0, *tensors))
 
 
+@pytest.mark.parametrize("spec", [{"score": "score * (1 + b) + b * k"}, {"causal": True, "dropout": 0.5}], ids=str)
+def test_so_are_gradients_by_the_number_of_a_batch_element(tmp_path: Path, spec: dict[str, Any]) -> None:
+    """What is dropped follows from it too."""
+    module = load_module(generate(load({"name": "numbered", **spec}), tmp_path))
+    own = {"dropout_seed": torch.tensor(7, device=DEVICE)} if "dropout" in spec else {}
+    each, tensors = torch.func.grad(lambda *given: attend(module, **own)(*given).cos().sum(), (0, 1, 2)), qkv(COUNT, 2)
+    same(torch.func.vmap(each)(*tensors), looped(each, 0, *tensors))
+
+
 def test_so_are_packed_sequences(gallery_module: Modules) -> None:
     module, ends = gallery_module("causal"), torch.tensor([0, 8, LENGTH], dtype=torch.int32, device=DEVICE)
     tensors = [normal(COUNT, LENGTH, HEADS, DIM) for _ in range(3)]

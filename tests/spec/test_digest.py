@@ -113,6 +113,21 @@ TWINS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"score": "score + t[h] - 2 * u[h]"}, {"score": "score + u[h] - 2 * t[h]"}),
+        ({"mask": "any(i, 3, t[i] > u[i] + q - k)"}, {"mask": "all(i, 3, t[i] > u[i] + q - k)"}),
+        ({"mask": "(t[h] <= q - k) | (u[h] <= k)"}, {"mask": "(t[h] <= q - k) & (u[h] <= k)"}),
+    ],
+)
+def test_other_expressions_over_the_same_inputs_mean_something_else(one: dict[str, Any], other: dict[str, Any]) -> None:
+    inputs = {name: {"shape": ["heads"], "dtype": "float32"} for name in ("t", "u")}
+    assert digest(load({"name": "a", "inputs": inputs, **one})) != digest(
+        load({"name": "a", "inputs": inputs, **other})
+    )
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_what_a_caller_may_leave_out_is_of_the_meaning(name: str) -> None:
     sugar, spelled = (load({"name": "a", **spec}) for spec in TWINS[name])
