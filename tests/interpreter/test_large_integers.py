@@ -64,3 +64,31 @@ def test_they_are_those_of_python(tmp_path: Path, expression: str) -> None:
     _, lse = module.attention(q, k, v, ts=ts, us=us, wanted=wanted, return_lse=True)
     # Of scores of 0 it counts the keys that are seen.
     assert lse.exp().round().tolist() == [[[len(values)] * 3]]
+
+
+DIFFERENCES = {
+    "(k + t[h]) - (q + u[h])": lambda q, k, t, u: (k + t) - (q + u),
+    "abs((q + u[h]) - (k + t[h]))": lambda q, k, t, u: abs((q + u) - (k + t)),
+    "max(k + t[h], q + t[h]) - (u[h] + 3 * q)": lambda q, k, t, u: max(k + t, q + t) - (u + 3 * q),
+    "min(k - q, 5) + (t[h] - u[h])": lambda q, k, t, u: min(k - q, 5) + (t - u),
+}
+
+
+@pytest.mark.parametrize("expression", DIFFERENCES)
+def test_small_differences_of_large_integers_are_exact_pair_by_pair(tmp_path: Path, expression: str) -> None:
+    """float32 has every 32nd integer there."""
+    inputs = {name: {"shape": ["heads"], "dtype": "int32"} for name in "tu"}
+    module = load_module(
+        generate(load({"name": "far", "inputs": inputs, "score": f"score + 0.25 * ({expression})"}), tmp_path)
+    )
+    ts, us = torch.tensor([[2**30 - 3, 2**29 + 1], [2**30 + 4, 2**29 - 6]], dtype=torch.int32)
+    q, k = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 7, 16)
+    # Scores of 0 beside the expression's: what is seen of it is its softmax.
+    v = torch.eye(7, 16).expand(1, 2, 7, 16)
+    out, lse = module.attention(q, k, v, t=ts, u=us, return_lse=True)
+    wanted = torch.tensor([
+        [[0.25 * DIFFERENCES[expression](i + 4, j, int(t), int(u)) for j in range(7)] for i in range(3)]
+        for t, u in zip(ts, us, strict=True)
+    ])  # fmt: skip
+    torch.testing.assert_close(out[0, :, :, :7], wanted.softmax(-1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(lse[0], wanted.logsumexp(-1), rtol=1e-4, atol=1e-5)

@@ -355,3 +355,30 @@ def test_a_module_asks_again_for_each_size_that_a_bucket_tells_apart(tmp_path, m
             asked = sizes | change
             find(0, "torch.bfloat16", 128, 128, **asked)
             assert buckets[-1] == Bucket.of(**asked)
+
+
+def test_a_module_asks_again_for_each_kernel_that_is_compiled(tmp_path, monkeypatch):
+    """By what it is asked for beside a bucket, of dense sequences and of packed ones with one token."""
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    gpus = [KEY.gpu, "NVIDIA A100"]
+    monkeypatch.setattr(found_by, "current_device", lambda index: Device(gpus[index], KEY.capability, KEY.triton))
+    identity = Identity(
+        "alibi", KEY.spec, dict.fromkeys(("forward", "decode"), KEY.templates), "variants/alibi.yaml", {}
+    )
+    asked = []
+
+    def default(*given):
+        asked.append(given)
+        return DEFAULT
+
+    sizes = {"index": 0, "dtype": "torch.bfloat16", "head_dim": 128, "v_head_dim": 128, "tokens": 0}
+    finds = [Lookup(identity, kernel, default, tmp_path / "shipped") for kernel in ("forward", "decode")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for change in (
+            {}, {"index": 1}, {"dtype": "torch.float16"}, {"head_dim": 64}, {"v_head_dim": 64}, {"tokens": 1}
+        ):  # fmt: skip
+            for find in finds:
+                number = len(asked)
+                find(**sizes | change, batch_heads=64, group=4, q_len=2, kv_len=4096)
+                assert len(asked) > number, change
