@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from expression_strategies import expressions
 from hypothesis import event, given
 from hypothesis import strategies as st
-from language_world import SCOPE, SIZES, TENSORS, compile, pairs
+from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 from mask_strategies import drawn
 
 from flashgen.lang.check import Scope
-from flashgen.lang.evaluate import evaluate
+from flashgen.lang.evaluate import evaluate, evaluator
 from flashgen.lang.fold import nothing
 from flashgen.lang.nodes import Expr, Op, Reduction, Type, const
 from flashgen.lang.reductions import joined
@@ -75,6 +77,32 @@ def test_what_tiles_say_of_a_mask_of_positions_is_true(text: str, tile: Tile, at
 @given(text=expressions(Type.BOOL, MASK_SCOPE), tile=tiles(), at=pairs())
 def test_what_tiles_say_of_any_mask_is_true(text: str, tile: Tile, at: dict) -> None:
     check(compile(text, Type.BOOL), tile, at)
+
+
+@pytest.mark.parametrize("compare", ["<= 1.5", "> 0.75", "== 1.5", "!= 0.5"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0.5 * q - 0.25 * k", "0.5 * q + 0.25 * k", "abs(0.5 * q - k)", "-(k - 0.5 * q)", "min(0.5 * q, 1.0 * k)",
+        "max(0.5 * q, 3.0 - k)", "(0.5 * q - k) * (0.25 * k - 1.0)", "min(q - k, 2) * 0.5", "abs(2.5 - (q + k)) * 0.5",
+        "max(q % 3, k % 2) * 0.75", "(q // 2 - k // 3) * 0.25", "rel[h, q] - 0.5 * k", "rel[h, k] - rel[h, q]",
+    ],
+)  # fmt: skip
+def test_what_tiles_say_of_each_operation_is_true(value: str, compare: str) -> None:
+    """Of tiles of some sizes."""
+    mask, at = compile(f"{value} {compare}", Type.BOOL), {**SIZES, **RUNTIME, "b": 1, "h": 2, "kv_h": 1}
+    shows = evaluator(mask)
+    shown = {(q, k): shows({**at, "q": q, "k": k}, TENSORS) for q in range(7) for k in range(7)}
+    truth = tile_truth(mask)
+    decided = 0
+    for q, k, height, width in product((0, 1, 3, 4), (0, 1, 3, 4), (1, 3), (1, 3)):
+        tile = range(q, q + height), range(k, k + width)
+        inside = [shown[place] for place in product(*tile)]
+        every, some = (at_corners(each, tile, at) for each in (truth.every, truth.some))
+        assert not every or all(inside), tile
+        assert some or not any(inside), tile
+        decided += every or not some
+    assert decided
 
 
 @pytest.mark.parametrize(
