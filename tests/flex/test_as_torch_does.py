@@ -80,6 +80,22 @@ def variable_called_as_a_length() -> Callable[..., torch.Tensor]:
 
 
 MODS: dict[str, Callable[..., Any]] = {
+    "differences by a factor": lambda score, b, h, q, k: (
+        torch.rsub(score, q, alpha=3) + torch.add(k, q, alpha=-2) + torch.sub(score, k, alpha=0.5)
+    ),
+    "extremes beside no number": lambda score, b, h, q, k: (
+        torch.fmax(torch.where(k > 3, score, float("nan")), q * 0.5)
+        + torch.fmin(k * 0.5, torch.xlogy(q - 2.0, q - 2.0))
+    ),
+    "quotients toward zero": lambda score, b, h, q, k: (
+        score
+        + torch.div(q - k, 2, rounding_mode="trunc")
+        + torch.div(q - k, -2, rounding_mode="trunc")
+        + torch.div(q - k, k - 2.5, rounding_mode="trunc")
+        + torch.div(3 * q - k, minus_three, rounding_mode="trunc")
+    ),
+    "sums of tests": lambda score, b, h, q, k: score * ((q > k) + (h > 0)) + ((q > k) * (k > 1)),
+    "products of positions as floats": lambda score, b, h, q, k: score + (q.float() * 2**62) * k.float() * 2.0**-62,
     "power of integers": lambda score, b, h, q, k: score + 3 ** (k % 6) % 7 + (-5) ** (k % 5) % 7,
     "power that is a fraction": lambda score, b, h, q, k: score + (k + 2) ** (1 - q),
     "inverse of a minimum of tests": lambda score, b, h, q, k: score * ~torch.minimum(q > k, h > 0),

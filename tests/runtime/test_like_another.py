@@ -161,6 +161,7 @@ OWN_CHANGES: dict[str, dict[str, Any]] = {
     "blocks of one head": {"block_mask": lambda tensor: tensor[:, :1]},
     "blocks apart": {"block_mask": turned(2, 3)},
     "slopes": {"slopes": drawn(4)},
+    "no scale": {"scale": 0.0},
     "a scale": {"scale": 0.4},
     "a scale below 0": {"scale": -0.4},
 }

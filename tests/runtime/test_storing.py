@@ -67,6 +67,36 @@ def test_what_is_not_converted_is_copied() -> None:
     torch.testing.assert_close(k_cache[1, 4], k[0], equal_nan=True)
 
 
+@pytest.mark.parametrize("what", ["k", "v", "slot_mapping", "scales"])
+def test_what_is_stored_may_lie_anyhow(what: str) -> None:
+    """As slices of one projection, or of a scheduler's numbers, do; what lies between is not stored."""
+    torch.manual_seed(0)
+    k, v = torch.randn(7, KV_HEADS, HEAD_DIM), torch.randn(7, KV_HEADS, V_HEAD_DIM)
+    scales = [torch.rand(NUM_BLOCKS, BLOCK_SIZE, KV_HEADS) + 0.5 for _ in range(2)]
+    stored = []
+    for apart in (False, True):
+        given = {"k": k, "v": v, "slot_mapping": SLOTS, "scales": scales}
+        if apart and what in "kv":
+            wide = torch.full((KV_HEADS, 2 * 7, given[what].shape[2] + 5), math.nan)
+            place = wide[:, ::2, : given[what].shape[2]].transpose(0, 1)
+            given[what] = place.copy_(given[what])
+        elif apart and what == "slot_mapping":
+            given[what] = torch.stack([SLOTS, SLOTS + 1], 1)[:, 0]
+        elif apart:
+            given[what] = [each.permute(2, 1, 0).contiguous().permute(2, 1, 0) for each in scales]
+        k_cache, v_cache = new_cache(torch.int8, HEAD_DIM), new_cache(torch.int8, V_HEAD_DIM)
+        store_kv(given["k"], given["v"], k_cache, v_cache, given["slot_mapping"], *given["scales"])
+        stored.append((k_cache, v_cache))
+    assert all(torch.equal(one, other) and one.any() for one, other in zip(*stored, strict=True))
+
+
+def test_what_a_scale_takes_beyond_the_dtype_of_both_becomes_its_largest() -> None:
+    k = torch.full((1, KV_HEADS, 4), 30000.0, dtype=torch.float16)
+    caches = new_cache(torch.float16, 4), new_cache(torch.float16, 4)
+    store_kv(k, -k, *caches, torch.tensor([20]), torch.tensor(0.25), torch.tensor(0.25))
+    assert [cache[1, 4].unique().tolist() for cache in caches] == [[65504.0], [-65504.0]]
+
+
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [
