@@ -239,12 +239,18 @@ OPERATIONS: Mapping[str, Operation] = {
 }  # fmt: skip
 
 
+# What they make of a row that has no place; an input of the language has an element at least.
+_OF_NO_PLACE: Mapping[str, int] = {"sum": 0, "any": False, "all": True}
+
+
 def _over(function: str, length: int | None, x: Value) -> Value:
     """A function over a row: the value of each place, which a number has alone."""
     if function not in vocabulary.FUNCTIONS:
         raise NotTraced(f"{function}() over a row, which the language of specs does not have")
     if length is None:
         return x
+    if length == 0:
+        return literal(_OF_NO_PLACE[function])
     arguments = (Name(NOWHERE, AXIS), Literal(NOWHERE, length), x.syntax)
     syntax = Call(NOWHERE, function, arguments, height=x.syntax.height + 1)
     least = Type.INT if function == "sum" else Type.BOOL

@@ -119,6 +119,18 @@ def test_what_is_made_of_captured_tensors_has_gradients_in_a_transform_and_later
     torch.testing.assert_close(torch.autograd.grad(loss(bias), bias)[0], wanted, rtol=2e-4, atol=2e-5)
 
 
+def test_a_captured_row_may_have_no_number() -> None:
+    def seen(tokens: torch.Tensor) -> Any:
+        return lambda b, h, q, k: (q >= k) | (k == tokens).any()
+
+    def scored(weights: torch.Tensor) -> Any:
+        return lambda score, b, h, q, k: torch.where((weights > 0.5).all(), score + weights.sum() * k, score)
+
+    for length in (2, 0, 1):
+        weights = torch.linspace(1, 2, length, device=DEVICE)
+        compare(scored(weights), seen(torch.arange(length, device=DEVICE) + 5), plain())
+
+
 def test_powers_of_integers_are_integers() -> None:
     """Also those that would be fractions, as torch has it."""
     compare(lambda score, b, h, q, k: score + 2 ** (1 - h) + 2 ** (q - k).clamp(-3, 2), None, plain())
