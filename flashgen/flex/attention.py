@@ -138,6 +138,8 @@ def _like(mask_mod: Mod | None, block_mask: BlockMask | None) -> Mod | None:
 
 
 def _config(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not isinstance(options, Mapping):
+        raise TypeError(f"kernel_options is {type(options).__name__}; expected a mapping of names to values")
     forward = {name: options.get(f"fwd_{name}", options.get(name)) for name in _CONFIG}
     if any(value is None for value in forward.values()):
         return None

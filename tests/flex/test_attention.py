@@ -292,5 +292,7 @@ def test_what_does_not_fit_is_refused() -> None:
         flex_attention(q, k[0], v[0])
     with pytest.raises(TypeError, match="value is list"):
         flex_attention(q, k, [v])
+    with pytest.raises(TypeError, match="kernel_options is list; expected a mapping"):
+        flex_attention(q, q, q, kernel_options=["BLOCK_M"])
     with pytest.raises(TypeError, match="block_mask is function; expected a BlockMask"):
         flex_attention(q, k, v, None, mods.causal)
