@@ -128,8 +128,8 @@ def _refuse_empty(declared: Input, shape: Sequence[int | None], q: torch.Tensor,
     """ValueError where pairs find no element to read, by what sizes and params make of a dimension."""
     for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
         empty = size is not None and dim not in _LENGTHS and axis not in declared.may_be_empty and size < 1
-        # kv_len last: of packed sequences torch.compile may not know it yet.
-        if empty and q.numel() and sizes.kv_len:
+        # kv_len last: of packed sequences torch.compile may not know it yet. Rows of no sequence read nothing.
+        if empty and q.numel() and sizes.batch and sizes.kv_len:
             raise ValueError(
                 f"{declared.public} has {dim} = {size} in its shape here, so that it has no element; expected at least "
                 "1: an index outside a tensor reads the nearest element"

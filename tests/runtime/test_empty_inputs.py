@@ -53,6 +53,15 @@ def test_a_packed_sequence_too_short_for_one_reads_the_first_of_the_longest(buil
         torch.testing.assert_close(out[rows].transpose(0, 1)[None], weights @ v_)
 
 
+@pytest.mark.parametrize("sequences", [0, 1])
+def test_rows_of_no_sequence_read_no_block_mask(build: Build, sequences: int) -> None:
+    module = build({"block_sparse": {"block_q": 16, "block_kv": 16}})
+    ends = torch.zeros(1, dtype=torch.int32)
+    blocks = torch.ones(sequences, 2, 1, 1, dtype=torch.bool)
+    out, lse = module.attention_varlen(*qkv(5, packed=True), ends, ends, 5, 5, block_mask=blocks, return_lse=True)
+    assert not out.any() and bool((lse == -torch.inf).all())
+
+
 @pytest.mark.parametrize(("size", "named"), [(0, "size = 0"), (1, r"2 \* size - 3 = -1")])
 def test_a_table_of_a_runtime_param_that_leaves_none(build: Build, size: int, named: str) -> None:
     spec = {"params": {"size": {"value": 4, "runtime": True}}, "inputs": {"table": TABLE}, "align": "top_left"}
