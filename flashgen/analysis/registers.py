@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from flashgen.analysis.levels import COL, PAIR, level
-from flashgen.lang.nodes import Const, Expr, Gather, Op, Type
+from flashgen.lang.nodes import FLOAT_FUNCTIONS, Const, Expr, Gather, Op, Type
 from flashgen.lang.powers import factors, is_of_two
 from flashgen.lang.traversal import walk
 from flashgen.lang.variables import K
 
-# Of many instructions, with branches for the ends of their range.
-_LONG = frozenset({"log", "log2", "sin", "cos", "tan", "erf"})
+# Those of few instructions; others have many, or branches for the ends of their range.
+_SHORT = frozenset({"exp", "exp2", "tanh", "sqrt", "sigmoid"})
 _DIVISIONS = frozenset({"truediv", "quotient", "floordiv", "mod", "floordiv_by", "remainder_of"})
 
 
@@ -36,7 +36,7 @@ def _is_long(node: Expr) -> bool:
         return False
     if node.name == "pow" and node.type is Type.FLOAT:
         return not (factors(node) or is_of_two(node))
-    return node.name in _LONG
+    return node.name in FLOAT_FUNCTIONS - _SHORT
 
 
 def _is_lookup(node: Expr) -> bool:

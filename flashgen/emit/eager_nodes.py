@@ -14,9 +14,9 @@ from flashgen.emit.eager_division import float_division, integer_division
 from flashgen.emit.eager_extrema import bounded, extremum_of_tensors, scalar_extremum
 from flashgen.emit.eager_floor import floor
 from flashgen.emit.eager_signs import is_nonzero, is_positive
-from flashgen.lang.float_intervals import LARGEST_FLOAT32
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read
+from flashgen.lang.interval import LARGEST_FLOAT32
 from flashgen.lang.nodes import (
     COMPARISONS,
     FLOAT_FUNCTIONS,

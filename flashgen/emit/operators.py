@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from flashgen.analysis.levels import COL, level
 from flashgen.analysis.packed import is_stride
 from flashgen.emit.dialects import Dialect
-from flashgen.lang.float_intervals import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.infix import Text, binary, call, method, number, prefix
+from flashgen.lang.interval import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.intervals import INT32, Ranges
-from flashgen.lang.nodes import COMPARISONS, Const, Expr, Op, Type
+from flashgen.lang.nodes import COMPARISONS, FLOAT_FUNCTIONS, Const, Expr, Op, Type
 from flashgen.lang.powers import factors, is_of_two
 from flashgen.lang.show import BITWISE, SYMBOLS
 
@@ -99,8 +99,8 @@ class Operators:
             return call("tanh_approx", *operands)
         return call("tanh", *operands, Text("PRECISE"))
 
-    def _without_branches(self, node: Op, operands: Sequence[Text]) -> Text:
-        """Triton's own sin, cos and erf branch for each element."""
+    def _own(self, node: Op, operands: Sequence[Text]) -> Text:
+        """A function of runtime/device by its name."""
         return call(node.name, *operands)
 
     def _to_float(self, node: Op, operands: Sequence[Text]) -> Text:
@@ -175,17 +175,15 @@ _SPECIAL: dict[str, Callable[[Operators, Op, Sequence[Text]], Text]] = {
     "trunc": Operators._trunc,
     "floordiv": Operators._division,
     "mod": Operators._division,
-    "reciprocal_of": lambda operators, node, operands: call("reciprocal_of", *operands),
-    "quotient": lambda operators, node, operands: call("quotient", *operands),
+    **dict.fromkeys(("reciprocal_of", "quotient", "sech2"), Operators._own),
     "floordiv_by": lambda operators, node, operands: call("floor_div_by", *operands),
     "remainder_of": Operators._remainder,
     "shl": Operators._shift,
     "shr": Operators._shift,
     "pow": Operators._pow,
-    "tanh": Operators._tanh,
-    "softcap": Operators._tanh,
-    "sech2": lambda operators, node, operands: call("sech2", *operands),
-    **dict.fromkeys(("sin", "cos", "tan", "erf"), Operators._without_branches),
+    # What Triton has no function for, or one that branches for each element, as its sin, cos and erf do.
+    **dict.fromkeys(FLOAT_FUNCTIONS - _CALLS.keys(), Operators._own),
+    **dict.fromkeys(("tanh", "softcap"), Operators._tanh),
     "tile_min": Operators._reduction,
     "tile_max": Operators._reduction,
 }

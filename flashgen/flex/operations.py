@@ -26,7 +26,7 @@ from flashgen.flex.values import (
     where,
 )
 from flashgen.lang import vocabulary
-from flashgen.lang.nodes import Type
+from flashgen.lang.nodes import FLOAT_FUNCTIONS, Type
 from flashgen.lang.syntax import Call, Literal, Name, Syntax
 
 Operation = Callable[..., Value]
@@ -232,10 +232,8 @@ OPERATIONS: Mapping[str, Operation] = {
     **{f"__{name}__": partial(bitwise, symbol) for name, symbol in _SHIFTS.items()},
     "bitwise_left_shift": partial(bitwise, "<<"),
     "bitwise_right_shift": partial(bitwise, ">>"),
-    # By the same name in the language, if it has them.
-    **{name: _function(name) for name in (
-        "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
-    )},
+    # By the same name in the language.
+    **{name: _function(name) for name in FLOAT_FUNCTIONS},
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.lang.elementary import DERIVED, ELEMENTARY
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var
 from flashgen.lang.traversal import indices, walk
 
@@ -161,19 +162,7 @@ _SEMANTICS: dict[str, Callable[..., Any]] = {
     "min": lambda x, y: np.minimum(x, y) if _is_float(x) else min(x, y),  # NaN wins, as in torch
     "max": lambda x, y: np.maximum(x, y) if _is_float(x) else max(x, y),
     "where": lambda test, x, y: x if test else y,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log2": np.log2,
-    "tanh": np.tanh,
-    "softcap": np.tanh,
-    "sech2": lambda x: 1.0 / np.cosh(x) ** 2,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "erf": math.erf,
-    "sqrt": np.sqrt,
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-np.float64(x))),
+    **{name: function.value for name, function in {**ELEMENTARY, **DERIVED}.items()},
     "floor": _floor,
     "to_int": int,
     "to_float": float,

@@ -11,11 +11,9 @@ import math
 import struct
 from collections.abc import Callable, Iterable
 
-from flashgen.lang.interval import ANYTHING, BOOLEAN, INT64, Interval, corners
+from flashgen.lang.elementary import DERIVED, ELEMENTARY, Elementary
+from flashgen.lang.interval import ANYTHING, INT64, LARGEST_FLOAT32, LEAST_FLOAT32, Interval, corners
 
-# The normal numbers of float32, and the largest number of which exp2 is one.
-LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-_LARGEST_EXPONENT = 127.0
 # More than what float32 rounds by; than what functions that GPUs approximate are wrong by, beside that.
 _RELATIVE, _OF_FUNCTIONS = 2.0**-18, 2.0**-18
 
@@ -63,16 +61,17 @@ def _exact(rule: Rule) -> Rule:
     return lambda *operands: rule(*operands) if _have_ends(operands) else ANYTHING
 
 
-def _rising(function: Callable[[float], float], low: float = -LARGEST_FLOAT32, high: float = LARGEST_FLOAT32) -> Rule:
-    """The rule of a function that never falls, between bounds outside which it may be infinite or no number."""
-    return _rounded(
-        lambda a: Interval(function(a.low), function(a.high)) if a.within(low, high) else ANYTHING, _OF_FUNCTIONS
-    )
+def _elementary(function: Elementary) -> Rule:
+    """Of one that is bounded all its values; of one that rises those at the ends."""
 
+    def rule(a: Interval) -> Interval:
+        if function.within.has_ends:
+            return function.within
+        if not function.rises or not a.within(function.domain.low, function.domain.high):
+            return ANYTHING
+        return Interval(float(function.value(a.low)), float(function.value(a.high)))
 
-def _within(found: Interval) -> Rule:
-    """The rule of a function that stays within an interval, whatever its argument."""
-    return _rounded(lambda a: found, _OF_FUNCTIONS)
+    return _rounded(rule, _OF_FUNCTIONS)
 
 
 def _quotient(a: Interval, b: Interval) -> Interval:
@@ -96,11 +95,5 @@ FLOAT_RULES: dict[str, Rule] = {
     "max": _exact(lambda a, b: Interval(max(a.low, b.low), max(a.high, b.high))),
     "where": _exact(lambda test, a, b: Interval(min(a.low, b.low), max(a.high, b.high))),
     "to_float": _rounded(lambda a: a),
-    "exp": _rising(math.exp, high=_LARGEST_EXPONENT * math.log(2)),
-    "exp2": _rising(lambda x: 2.0**x, high=_LARGEST_EXPONENT),
-    "log": _rising(math.log, low=LEAST_FLOAT32),
-    "log2": _rising(math.log2, low=LEAST_FLOAT32),
-    "sqrt": _rising(math.sqrt, low=0.0),
-    **dict.fromkeys(("sigmoid", "sech2"), _within(BOOLEAN)),
-    **dict.fromkeys(("tanh", "softcap", "sin", "cos", "erf"), _within(Interval(-1.0, 1.0))),
+    **{name: _elementary(function) for name, function in {**ELEMENTARY, **DERIVED}.items()},
 }

@@ -1,4 +1,7 @@
-"""Operands brought to one type, and the comparisons and functions of the language on them."""
+"""Operands brought to one type, and the comparisons and functions of the language on them, as nodes.
+
+What there is to know of a function of one float stands in `elementary.py`.
+"""
 
 from __future__ import annotations
 

@@ -28,6 +28,9 @@ ANYTHING = Interval(-math.inf, math.inf)
 BOOLEAN = Interval(0, 1)
 INT32 = Interval(-(2**31), 2**31 - 1)
 INT64 = Interval(-(2**63), 2**63 - 1)
+# The normal numbers of float32.
+LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+FLOAT32 = Interval(-LARGEST_FLOAT32, LARGEST_FLOAT32)
 
 
 def corners(function: Callable[[Any, Any], float]) -> Callable[[Interval, Interval], Interval]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 
-from flashgen.lang.float_intervals import LARGEST_FLOAT32, LEAST_FLOAT32
+from flashgen.lang.elementary import DERIVED, ELEMENTARY
+from flashgen.lang.interval import LARGEST_FLOAT32, LEAST_FLOAT32
 from flashgen.lang.intervals import assumed
 from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var
 from flashgen.lang.traversal import walk
@@ -169,10 +170,11 @@ def _unbounded(*bounds: float) -> float:
     return math.inf
 
 
+_BOUNDED = {name: function.most for name, function in {**ELEMENTARY, **DERIVED}.items() if function.most < math.inf}
 # Functions of finite numbers that are finite, but for overflow.
 _TAME = frozenset({
-    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "softcap", "sech2", "sigmoid", "sin", "cos",
-    "erf", "to_float", "to_int", "floor", "not", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr",
+    "add", "sub", "mul", "neg", "abs", "min", "max", "where", "to_float", "to_int", "floor", "not", "and", "or", "xor",
+    "lt", "le", "gt", "ge", "eq", "ne", "shl", "shr", *_BOUNDED,
 })  # fmt: skip
 _OF_NAMES = dict.fromkeys(MEANINGS, _INTEGER) | dict.fromkeys(("qk", "score"), _SCORE) | {"scale": _ONE_NUMBER}
 _KEEPING = frozenset({"add", "sub", "neg", "abs", "mul", "truediv", "to_float", "tanh", "softcap", "sigmoid", "sqrt"})
@@ -181,7 +183,7 @@ _RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("neg", "abs", "to_float"), lambda x: x),
     **dict.fromkeys(("min", "max"), max),
     "where": lambda test, x, y: max(x, y),
-    **dict.fromkeys(("tanh", "softcap", "sech2", "sigmoid", "sin", "cos", "erf"), lambda x: 1.0),
+    **{name: lambda x, most=most: most for name, most in _BOUNDED.items()},
     "sqrt": lambda x: max(1.0, x),
     "mod": lambda x, y: y,
 }

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakValueDictionary
 
+from flashgen.lang.elementary import DERIVED, ELEMENTARY
+
 
 class Type(Enum):
     """The three types of the language, in the order of promotion."""
@@ -127,7 +129,6 @@ class Reduction(Expr):
 #   shl shr         counts outside 0..63 are taken as the nearest inside
 #   floor           float -> int; to_int: bool -> int; to_float: int -> float
 #   where           (bool, x, x) -> x
-#   softcap         tanh where it only caps a score: `softcaps` makes it. sech2: the derivative of tanh, 1 / cosh**2
 #   tile_min tile_max  least and greatest value over the tile's rows or columns; all and any for a bool.
 #                   Only `tiles` makes them; the language has no such functions
 #   reciprocal_of   what floordiv_by divides by, for an int: floordiv_by(x, reciprocal_of(y)) is floordiv(x, y), and
@@ -138,21 +139,16 @@ OPERATORS: dict[str, int] = {
     "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2,
     "and": 2, "or": 2, "xor": 2, "not": 1, "shl": 2, "shr": 2,
     "abs": 1, "min": 2, "max": 2, "where": 3,
-    "exp": 1, "exp2": 1, "log": 1, "log2": 1, "tanh": 1, "softcap": 1, "sech2": 1,
-    "sin": 1, "cos": 1, "tan": 1, "erf": 1,
-    "sqrt": 1, "sigmoid": 1, "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
+    "floor": 1, "to_int": 1, "to_float": 1, "tile_min": 1, "tile_max": 1,
     "reciprocal_of": 1, "floordiv_by": 2, "remainder_of": 3, "quotient": 2, "trunc": 1,
+    **dict.fromkeys((*ELEMENTARY, *DERIVED), 1),
 }  # fmt: skip
 
 # What holds of integers, which are never NaN, where a comparison does not; and what it is with its operands exchanged.
 NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 COMPARISONS = frozenset(NEGATED)
-FLOAT_FUNCTIONS = frozenset({
-    "exp", "exp2", "log", "log2", "tanh", "sqrt", "sigmoid", "sin", "cos", "tan", "erf",
-})  # fmt: skip
-# Made by passes, without a word of their own in the language.
-DERIVED_FUNCTIONS = frozenset({"softcap", "sech2"})
+FLOAT_FUNCTIONS, DERIVED_FUNCTIONS = frozenset(ELEMENTARY), frozenset(DERIVED)
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
 

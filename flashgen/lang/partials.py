@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from flashgen.lang.fold import simplify
-from flashgen.lang.nodes import FALSE, Expr, Op, const, op
+from flashgen.lang.nodes import FALSE, FLOAT_FUNCTIONS, Expr, Op, const, op
 from flashgen.lang.products import ONE, Product, product
 from flashgen.lang.shares import Partial
 from flashgen.lang.traversal import inputs, variables
@@ -124,3 +124,6 @@ _RULES: dict[str, Callable[..., Sequence[Partial]]] = {
     "sqrt": _by_factor(lambda root, x: product(const(0.5)) / product(root)),
     "sigmoid": _by_factor(lambda s, x: product(s, _one_minus(s))),
 }
+# What has no rule passes no gradient, which of a function would be wrong without a word.
+_UNKNOWN = FLOAT_FUNCTIONS - _RULES.keys()
+assert not _UNKNOWN, f"no derivative is known for {', '.join(sorted(_UNKNOWN))}"

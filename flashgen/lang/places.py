@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flashgen.lang.elementary import ELEMENTARY
 from flashgen.lang.fold import fold, simplify
 from flashgen.lang.intervals import INT32, assumed
 from flashgen.lang.linear import Linear, expression, linear
@@ -15,11 +16,10 @@ from flashgen.lang.tile_rules import UNKNOWN, Ends, Range
 from flashgen.lang.tiles import Tiles, all_of, below_infinity
 from flashgen.lang.traversal import variables
 
-# Functions that never fall where their argument rises, over all floats or over those above 0.
-_RISING = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf"})
-_RISING_ABOVE_ZERO = frozenset({"log", "log2", "sqrt"})
+_RISING = {name: function.domain for name, function in ELEMENTARY.items() if function.rises}
+_RISING_ABOVE_ZERO = frozenset(name for name, domain in _RISING.items() if domain.low >= 0)
 # What is said of beside the operations of masks.
-_MORE = _RISING | _RISING_ABOVE_ZERO | {"where", "truediv", "floor"}
+_MORE = _RISING.keys() | {"where", "truediv", "floor"}
 
 
 def one_place(indices: Sequence[Expr]) -> Expr | None:

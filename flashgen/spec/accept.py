@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
-from flashgen.lang.float_intervals import LARGEST_FLOAT32
+from flashgen.lang.interval import LARGEST_FLOAT32
 from flashgen.printable import is_printable
 from flashgen.spec.names import MODULE_NAME
 from flashgen.spec.variant import DTYPES

@@ -10,8 +10,8 @@ from typing import Any
 from flashgen.errors import ExpressionError, Location, SpecError, UnreadError
 from flashgen.lang.check import Scope, meaning
 from flashgen.lang.doubts import doubts as doubts_of_expression
-from flashgen.lang.float_intervals import LARGEST_FLOAT32
 from flashgen.lang.fold import fold
+from flashgen.lang.interval import LARGEST_FLOAT32
 from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, op
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
