@@ -14,13 +14,11 @@ from flashgen.problems.calls import Own, draw_own
 from flashgen.problems.elements import cut_down
 from flashgen.problems.problem import Problem
 from flashgen.problems.sizes import input_sizes
-from flashgen.runtime.paged import CACHE_DTYPES
 from flashgen.spec.keywords import keywords_of
 from flashgen.spec.variant import Input, Variant
 
 # How the scales of a cache of 8 bits are given: not at all, one number, one a head, one a token and head.
 SCALES = ("none", "one", "head", "token")
-QUANTISED = tuple(dtype for dtype, about in CACHE_DTYPES.items() if about.quantised)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def make_batch(
     for name, dim in (("k_scale", head_dim), ("v_scale", v_head_dim)):
         shape = (num_blocks, block_size, kv_heads, dim)
         numbers = _normal(shape, generator, torch.float16 if cache.itemsize == 1 else cache)
-        numbers = (numbers * 40 if cache == torch.int8 else numbers).to(cache)
+        numbers = (numbers if cache.is_floating_point else numbers * 40).to(cache)
         if spoilt:
             numbers = _spoilt(numbers, table, kv_lens)
         caches.append(numbers.transpose(1, 2).contiguous().transpose(1, 2) if by_head else numbers)
@@ -169,7 +167,7 @@ def _spoilt(numbers: torch.Tensor, table: torch.Tensor, kv_lens: Sequence[int]) 
     for b, length in enumerate(kv_lens):
         pages = table[b, : -(-length // block_size)].long()
         used[(pages[:, None] * block_size + slots).flatten()[:length]] = True
-    garbage = 127.0 if numbers.dtype == torch.int8 else float("nan")
+    garbage = float("nan") if numbers.dtype.is_floating_point else torch.iinfo(numbers.dtype).max
     kept = used.reshape(numbers.shape[:2])[..., None, None]
     return torch.where(kept, numbers.to(torch.float32), garbage).to(numbers.dtype)
 

@@ -10,29 +10,13 @@ import torch
 
 from flashgen.runtime.arguments import DTYPES, MAX_HEAD_DIM, check_longest, is_known, refuse_unstrided, scale_of
 from flashgen.runtime.bounded_cache import remember
+from flashgen.runtime.cache_dtypes import CACHE_DTYPES, quantised_names
 from flashgen.runtime.call import FLOAT32, NOTHING_OWN, OwnLayout
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.sizes import Sizes
 from flashgen.runtime.strides import is_contiguous_last
 
 INT32 = 2**31 - 1
-
-
-class CacheDtype(NamedTuple):
-    """The largest finite number of a dtype, and whether it is one of 8 bits, for numbers over a scale."""
-
-    most: float
-    quantised: bool
-
-
-CACHE_DTYPES = {
-    torch.float32: CacheDtype(torch.finfo(torch.float32).max, False),
-    torch.float16: CacheDtype(torch.finfo(torch.float16).max, False),
-    torch.bfloat16: CacheDtype(torch.finfo(torch.bfloat16).max, False),
-    torch.float8_e4m3fn: CacheDtype(448.0, True),
-    torch.float8_e5m2: CacheDtype(57344.0, True),
-    torch.int8: CacheDtype(127.0, True),
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,7 @@ class Pages:
                 "block_size, kv_heads, head_dim], block_size a multiple of 16, with a contiguous last dimension"
             )
         if cache.dtype not in CACHE_DTYPES:
-            raise TypeError(f"{name} has dtype {cache.dtype}; expected q's, float8_e4m3fn, float8_e5m2 or int8")
+            raise TypeError(f"{name} has dtype {cache.dtype}; expected q's, {quantised_names()}")
         if cache.device != device:
             raise ValueError(f"{name} is on {cache.device}; expected {device}")
         num_blocks, block_size, kv_heads, head_dim = cache.shape
@@ -215,9 +199,7 @@ def refuse_other_slots(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
 def _check_caches(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, pages: Pages, v_pages: Pages) -> None:
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.dtype != q.dtype and not CACHE_DTYPES[cache.dtype].quantised:
-            raise TypeError(
-                f"{name} has dtype {cache.dtype}; expected q's, {q.dtype}, float8_e4m3fn, float8_e5m2 or int8"
-            )
+            raise TypeError(f"{name} has dtype {cache.dtype}; expected q's, {q.dtype}, {quantised_names()}")
     if k_cache.dtype != v_cache.dtype:
         raise TypeError(f"v_cache has dtype {v_cache.dtype}; expected k_cache's, {k_cache.dtype}")
     refuse_other_slots(k_cache, v_cache)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from flashgen.runtime.arguments import check_tensors, refuse_unstrided
+from flashgen.runtime.cache_dtypes import CACHE_DTYPES
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
 from flashgen.runtime.overlap import overlaps
-from flashgen.runtime.paged import CACHE_DTYPES, Pages, refuse_other_slots, scale_strides
+from flashgen.runtime.paged import Pages, refuse_other_slots, scale_strides
 from flashgen.runtime.strides import is_contiguous_last
 from flashgen.runtime.torch_operator import operator
 
@@ -105,15 +106,14 @@ def _store(
     num_blocks, block_size, kv_heads, head_dim = cache.shape
     # What is neither converted nor scaled is copied, infinities too.
     copied = source.dtype == cache.dtype and scale is None
-    most = math.inf if copied else CACHE_DTYPES[cache.dtype].most
-    least = -128.0 if cache.dtype == torch.int8 else -most
+    least, most, _ = (-math.inf, math.inf, False) if copied else CACHE_DTYPES[cache.dtype]
     tile = {"HEADS": _power_of_two(kv_heads), "HEAD_DIM": _power_of_two(head_dim)}
     launch(
         store_tokens, source.shape[0],
         source, cache, slot_mapping.contiguous(), scale,
         *source.stride()[:2], *cache.stride()[:3], *strides,
         block_size, num_blocks * block_size, kv_heads, head_dim, least, most,
-        **tile, ROUNDS=cache.dtype == torch.int8, num_warps=4,
+        **tile, ROUNDS=not cache.dtype.is_floating_point, num_warps=4,
     )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from gallery import NAMES, VARIANTS
 
-from flashgen.problems.paged import QUANTISED, SCALES, dense_inputs, make_batch, packed_keywords
+from flashgen.problems.paged import SCALES, dense_inputs, make_batch, packed_keywords
 from flashgen.problems.problem import Problem
+from flashgen.runtime.cache_dtypes import QUANTISED
 from flashgen.runtime.serving import merge_states, store_kv
 from flashgen.verify import Case, paged_cases_for, run_case
 from flashgen.verify.paged import judge_batch

@@ -11,7 +11,8 @@ from gallery import NAMES, VARIANTS
 from paged_attending import RAGGED, SEVERAL, Gallery, attend
 
 from flashgen.codegen import generate, load_module
-from flashgen.problems.paged import QUANTISED, SCALES, make_batch
+from flashgen.problems.paged import SCALES, make_batch
+from flashgen.runtime.cache_dtypes import QUANTISED
 from flashgen.spec import load
 
 

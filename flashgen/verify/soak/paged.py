@@ -7,13 +7,14 @@ from types import ModuleType
 
 from flashgen.problems.calls import Call, Own
 from flashgen.spec import load
+from flashgen.spec.modes import CACHES
 from flashgen.verify.paged import prove_paged
 from flashgen.verify.paged_cases import PagedCase
 from flashgen.verify.soak.case import Case
 from flashgen.verify.soak.verdicts import Finding, finding_or_void
 
 PAGE = 16
-_CACHES = ("", "", "float8_e4m3fn", "float8_e5m2", "int8")
+_CACHES = ("", "", *CACHES)
 _SCALES = ("one", "head", "token")
 
 
