@@ -20,10 +20,11 @@ from flashgen.runtime.lookup import current_device
 from flashgen.spec.variant import Variant
 from flashgen.verify.case import Case
 from flashgen.verify.cases import cases_for, gradient_cases_for
+from flashgen.verify.configs import rehearse_config, rehearse_proof, verify_config
 from flashgen.verify.isolated import run_isolated
 from flashgen.verify.paged_cases import PagedCase, paged_cases_for
 from flashgen.verify.report import CaseResult, Report
-from flashgen.verify.run import rehearse, rehearse_config, rehearse_proof, run_case, run_cases, verify_config
+from flashgen.verify.run import rehearse, run_case, run_cases
 
 __all__ = [
     "Case",

@@ -18,15 +18,13 @@ from flashgen.problems.draws import note_of
 from flashgen.problems.dropped import DroppedModule
 from flashgen.problems.packed import Module, PackedModule, packed_call
 from flashgen.problems.prepared import prepared
-from flashgen.problems.problem import Problem
-from flashgen.runtime import Config
 from flashgen.runtime.forward_pass import decoded
 from flashgen.runtime.lookup import current_device
 from flashgen.runtime.record_files import RecordWarning
 from flashgen.spec.variant import Input, Variant
 from flashgen.verify.bearable import bearable
 from flashgen.verify.budget import Verdict, judge
-from flashgen.verify.case import Backward, Case, along
+from flashgen.verify.case import Case, along
 from flashgen.verify.gradients import draw_loss, launch_gradients, prove_gradients
 from flashgen.verify.paged import launch_paged, prove_paged
 from flashgen.verify.paged_cases import PagedCase
@@ -34,8 +32,6 @@ from flashgen.verify.poison import poisoned
 from flashgen.verify.report import CaseResult, Report
 from flashgen.verify.row_terms import counted_apart
 
-# What a tuned config is proven on: the tuned problem, as far as a float64 score matrix of it is cheap.
-CONFIG_LENGTH, CONFIG_GROUPS = 1024 + 77, 2
 LEAST_DENSITY = 0.05
 
 # Of a mask that hides all: numbers that are compared differ by a rounding somewhere.
@@ -91,7 +87,7 @@ def _launch(module: ModuleType, variant: Variant, case: Case | PagedCase, device
     if isinstance(case, PagedCase):
         launch_paged(module, variant, case, device)
         return
-    given, call = _given(module, variant, case, dense_call(variant, case, device))
+    given, call = as_given(module, variant, case, dense_call(variant, case, device))
     if case.backward is not None:
         launch_gradients(given, variant, case, case.backward, call)
     else:
@@ -123,80 +119,6 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
-def verify_config(
-    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str = "cuda",
-    kernel: str = "forward",
-) -> CaseResult:  # fmt: skip
-    """Prove one config of a kernel on a problem like the one it was tuned for, cut down to what a float64 reference
-    can hold."""
-    return run_case(module, variant, _case_of(problem, config, kernel), device)
-
-
-def rehearse_config(
-    module: ModuleType, variant: Variant, problem: Problem, config: Config, device: str, kernel: str
-) -> tuple[Wanted, ...]:
-    """What `verify_config` would have to compile."""
-    (wanted,) = rehearse(module, variant, [_case_of(problem, config, kernel)], device)
-    return wanted
-
-
-def _case_of(problem: Problem, config: Config, kernel: str) -> Case | PagedCase:
-    """The proof of one config of a kernel."""
-    small = _cut_down(problem)
-    name = f"{config} on {small}"
-    case = Case(name, small, lengths=_lengths(small) if small.packed else ())
-    # Only the deterministic backward is sure to have dQ from a kernel of its own.
-    cases: dict[str, Case | PagedCase] = {
-        "forward": replace(case, config=config),
-        "backward_q": replace(case, backward=Backward(q=config, deterministic=True)),
-        "backward_kv": replace(case, backward=Backward(kv=config)),
-        "decode": Case(name, small, config, decoded=True, drops=False),
-        "decode_paged": _paged_case(name, small, config),
-    }
-    return cases[kernel]
-
-
-def _paged_case(name: str, problem: Problem, config: Config) -> PagedCase:
-    lengths, queries = _several(problem.kv_len), problem.q_len
-    return PagedCase(
-        name, lengths, (queries,) * 3, problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim,
-        problem.block_size or 16, problem.dtype, problem.cache, "head" if problem.cache else "none", planned=True,
-        config=config,
-    )  # fmt: skip
-
-
-def _several(length: int) -> tuple[int, int, int]:
-    """A length, a part of it and one more than half of it."""
-    return length, max(1, length // 7), length // 2 + 1
-
-
-def _lengths(problem: Problem) -> tuple[tuple[int, int], ...]:
-    """The numbers of queries and keys of each packed sequence of a proof."""
-    return tuple(zip(_several(problem.q_len), _several(problem.kv_len), strict=True))
-
-
-def rehearse_proof(module: ModuleType, variant: Variant, problem: Problem, device: str) -> None:
-    """What `verify_config` does apart from the kernel, so that the first proof does not wait for libraries to load."""
-    case = Case("rehearsal", _cut_down(problem))
-    call = dense_call(variant, case, device)
-    given = _given(module, variant, case, call)[0]
-    out, lse = given.reference(call.q, call.k, call.v, **call.keywords, return_lse=True)
-    judge(out, lse, call, given.reference)
-
-
-def _cut_down(problem: Problem) -> Problem:
-    kv_heads = min(problem.kv_heads, CONFIG_GROUPS)
-    return replace(
-        problem,
-        batch=len(_several(1)) if problem.packed else 1,
-        heads=problem.heads // problem.kv_heads * kv_heads,
-        kv_heads=kv_heads,
-        q_len=min(problem.q_len, CONFIG_LENGTH),
-        kv_len=min(problem.kv_len, CONFIG_LENGTH),
-        min_len=min(problem.min_len, CONFIG_LENGTH),
-    )
-
-
 def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device: str) -> Verdict:
     if isinstance(case, PagedCase):
         with _products(variant.allow_tf32):
@@ -206,7 +128,7 @@ def _prove(module: ModuleType, variant: Variant, case: Case | PagedCase, device:
 
 def prove_call(module: ModuleType, variant: Variant, case: Case, dense: Call) -> Verdict:
     """Run one call and judge it; where the case packs its sequences, these are the batch elements of `dense`."""
-    given, call = _given(module, variant, case, dense)
+    given, call = as_given(module, variant, case, dense)
     loss = draw_loss(variant, case, case.backward, call) if case.backward else None
     call = bearable(call, given.reference, case.gain, case.scale, loss)
     if case.backward is not None:
@@ -264,7 +186,7 @@ def _in_stretches(tensor: Input, values: torch.Tensor, count: int) -> torch.Tens
     return values
 
 
-def _given(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
+def as_given(module: ModuleType, variant: Variant, case: Case, call: Call) -> tuple[Module, Call]:
     """The module and the call as they are, or where the case packs its sequences, or drops weights, those of that."""
     given: Module = module
     if case.lengths:
