@@ -13,9 +13,7 @@ from flashgen.analysis.levels import level
 from flashgen.codegen.arguments import (
     PACKED_SIZES,
     PAGE_SIZES,
-    SCHEDULE,
     dropout_reads,
-    extra_arguments,
     new_prologue,
     q_offset,
     unspecialized,
@@ -23,43 +21,17 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.pairs import Function, Pairs, pairs
+from flashgen.codegen.sm90.affine import AffineBias, affine_bias
 from flashgen.codegen.sm90.columns import Columns, columns_of
-from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, of_roles, work_of
+from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.codegen.sm90.pairs_ahead import PairsAhead, pairs_ahead_of
+from flashgen.codegen.sm90.roles import Role, roles_of, sizes_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.log2 import affine_in_k
-from flashgen.lang.nodes import Expr, op
-from flashgen.lang.traversal import substitute
-from flashgen.lang.variables import K_FIRST, K
+from flashgen.lang.nodes import Expr
 from flashgen.spec.variant import Variant
-
-
-@dataclass(frozen=True)
-class AffineBias:
-    """What scores that are dot products and a term affine in k add, as texts.
-
-    `per_key` is by how much from one key to the next, in units of the dot products; `shift` how much for the first key
-    of a tile, in units of log2.
-    """
-
-    per_key: str
-    shift: str
-
-
-@dataclass(frozen=True)
-class Role:
-    """What the kernel, or one of its roles, is given beside what every variant's is; `sizes` are scalars."""
-
-    arguments: tuple[str, ...]
-    sizes: tuple[str, ...]
-
-    @property
-    def longest(self) -> str:
-        """The sizes as a role calls them, which asks each tile for the lengths of its sequence."""
-        return of_roles(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -193,26 +165,25 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
         found = pairs(facts, prologue, columns.given, apart=True)
     keys = None if found.mask is None else key_tiles(facts)
     score = None if found.score is None else found.score.apart_from(portable.score)
-    affine = _affine(facts, prologue)
+    affine = affine_bias(facts, prologue)
     found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
     masked = mixed(facts, found, prologue, columns.given, portable.mask)
     shown, found = found.shown, replace(found, mask=masked.mask)
-    uniform = None
-    if found.score is not None and facts.uniform is not None and facts.uniform.share > _WORTHWHILE:
-        uniform = uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
+    uniform = _uniform(facts, found, prologue, columns, known)
     pairs_ahead = None if uniform else pairs_ahead_of(facts, found.score, prologue, columns.given, known)
     epilogue = (uniform.prologue if uniform else prologue).fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
-    reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
-    reads |= dropout_reads(variant) | (uniform.reads - {"k_first", "k_last"} if uniform else set())
+    reads = _reads(variant, prologue, found, columns, uniform)
     ordered, uneven = facts.longest_first or scheduled, keys is not None and not facts.is_window
     asked = {"kv_len", *(keys.reads if keys else ()), *(["head_group"] if ordered else [])}
     computes = reads | asked
     reads_kv_len = keys is None or uniform is not None or is_shifted(facts, reads) or found.clamps_k
     reads_kv_len |= "kv_len" in reads | {*shown.reads}
     computes |= {"kv_heads"} if "kv_h" in reads else set()
-    kernel, consumer, producer = _roles(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
-    work = work_of(facts, keys, _sizes(asked))
+    kernel, consumer, producer = roles_of(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
+    work = work_of(facts, keys, sizes_of(asked))
+    changing = (*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"}))
+    changing += (*PACKED_SIZES, *PAGE_SIZES)
     used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}
     return ForwardSm90View(
         scaled=found.score is None,
@@ -245,36 +216,25 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
         kernel=kernel,
         consumer=consumer,
         producer=producer,
-        unspecialized=tuple(
-            dict.fromkeys(
-                (
-                    *unspecialized(variant, computes, scheduled),
-                    "batch",
-                    *(asked & {"head_group"}),
-                    *PACKED_SIZES,
-                    *PAGE_SIZES,
-                )
-            )
-        ),
+        unspecialized=tuple(dict.fromkeys(changing)),
     )
 
 
-def _roles(
-    variant: Variant, keys: KeyTiles | None, computes: set[str], asked: set[str], *, scheduled: bool, uneven: bool
-) -> tuple[Role, Role, Role]:
-    """What the kernel is given, and of it consumers, which read `computes`, and the producer, which reads `asked`."""
-    counter = ("counter_ptr",) if uneven else ()
-    read = (SCHEDULE if scheduled else ()) + _arguments(variant, computes)
-    loads = {"kv_heads", "kv_len", "head_dim", "v_head_dim"}
-    return (
-        Role(counter + read, _sizes(computes | loads | {"scale"})),
-        Role(read, _sizes(computes)),
-        Role(counter + (keys.arguments if keys else ()), _sizes(asked | loads)),
-    )
+def _uniform(
+    facts: Facts, found: Pairs, prologue: Prologue, columns: Columns, known: Sequence[Function]
+) -> UniformTiles | None:
+    """Tiles of keys all of whose pairs read at one place, where there are enough of them."""
+    if found.score is None or facts.uniform is None or facts.uniform.share <= _WORTHWHILE:
+        return None
+    return uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
 
 
-def _arguments(variant: Variant, computes: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in extra_arguments(variant, computes) if name != "batch")
+def _reads(
+    variant: Variant, prologue: Prologue, found: Pairs, columns: Columns, uniform: UniformTiles | None
+) -> set[str]:
+    """What consumers read for the scores of a tile."""
+    reads = prologue.reads | found.reads | columns.reads | ({"sinks_ptr"} if variant.sink else set())
+    return reads | dropout_reads(variant) | (uniform.reads - {"k_first", "k_last"} if uniform else set())
 
 
 def _row_shift(row: Expr, epilogue: Prologue) -> str:
@@ -283,16 +243,6 @@ def _row_shift(row: Expr, epilogue: Prologue) -> str:
     if level(row):
         return f"row_shift = gl.convert_layout(gl.reshape({text}, [ROWS]), row_layout)"
     return f"row_shift = gl.zeros([ROWS], gl.float32, row_layout) + {text}"
-
-
-def _affine(facts: Facts, prologue: Prologue) -> AffineBias | None:
-    found = None if facts.logits.natural else affine_in_k(facts.logits.pair)
-    if found is None:
-        return None
-    prologue.name(found.scaled, "qk_scale")
-    shift = prologue.inline(substitute(found.column, {K: K_FIRST}), spelled={"k_first": "start"})
-    per_key = prologue.inline(op("truediv", found.per_key, found.scaled))
-    return AffineBias(per_key, shift)
 
 
 def _start_of(keys: KeyTiles | None, number: str) -> str:
@@ -306,12 +256,6 @@ def _score_call(found: Pairs) -> str:
 # From which share of tiles on a loop of their own pays.
 _WORTHWHILE = 0.25
 _SPREAD = "gl.zeros([ROWS, BN], gl.float32, qk_layout) + "
-
-
-def _sizes(used: set[str]) -> tuple[str, ...]:
-    """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
-    names = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "head_group")
-    return tuple(name for name in names if name in used or name in ("batch", "heads", "q_len"))
 
 
 FORWARD_SM90 = KernelText(
