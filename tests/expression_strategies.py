@@ -15,8 +15,8 @@ import re
 
 from hypothesis import strategies as st
 
-from flashgen.lang.check import Scope
 from flashgen.lang.nodes import Type
+from flashgen.lang.scope import Scope
 
 # Each {symbol} of a rule is drawn anew. `exact` is a float without rounding, `float` any float; `number` and
 # `value` may be integers too.

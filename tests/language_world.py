@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from flashgen.errors import Location
 from flashgen.lang import check
 from flashgen.lang.nodes import Expr, Type, const, var
+from flashgen.lang.scope import Scope, TensorType
 
 AT = Location("v.yaml", 3, 8)
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "kv_len": 7, "head_dim": 8, "docs": 3}
 RUNTIME = {"cap": 1.5, "n": 3, "flag": True}
 
 _INTS = ("b", "h", "kv_h", "q", "k", *SIZES)
-SCOPE = check.Scope(
+SCOPE = Scope(
     names={
         **{name: var(name, Type.INT) for name in _INTS},
         "score": var("score", Type.FLOAT),
@@ -26,12 +27,12 @@ SCOPE = check.Scope(
         "half": const(0.5),
     },
     tensors={
-        "doc": check.TensorType(Type.INT, 2),
-        "off": check.TensorType(Type.INT, 1),
-        "rel": check.TensorType(Type.FLOAT, 2),
-        "keep": check.TensorType(Type.BOOL, 2),
-        "gain": check.TensorType(Type.FLOAT, 0),
-        "shift": check.TensorType(Type.INT, 0),
+        "doc": TensorType(Type.INT, 2),
+        "off": TensorType(Type.INT, 1),
+        "rel": TensorType(Type.FLOAT, 2),
+        "keep": TensorType(Type.BOOL, 2),
+        "gain": TensorType(Type.FLOAT, 0),
+        "shift": TensorType(Type.INT, 0),
     },
 )
 # Multiples of a quarter, so that comparisons of them are exact in every precision.

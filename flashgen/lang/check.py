@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from keyword import iskeyword
 
 from flashgen.errors import ExpressionError, Location
@@ -12,6 +11,7 @@ from flashgen.lang.functions import RANK, apply_function, common, compare, promo
 from flashgen.lang.nodes import Const, Expr, Op, Type, const, gather, op
 from flashgen.lang.parse import parse
 from flashgen.lang.reductions import MAX_TERMS, TooLong, joined, over, provisional, reads_of_length
+from flashgen.lang.scope import Scope
 from flashgen.lang.syntax import Call, Chain, Conditional, Index, Literal, Name, Operation, Syntax, leftmost
 from flashgen.lang.tokens import LEAST_WITHOUT_SIGN, too_large
 from flashgen.lang.vocabulary import (
@@ -36,26 +36,6 @@ _SHIFTS = {"<<": "shl", ">>": "shr"}
 _A = {Type.BOOL: "a bool", Type.INT: "an int", Type.FLOAT: "a float"}
 # A larger exponent of an integer other than -1, 0 and 1 passes 64 bits.
 _MAX_EXPONENT = 63
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """The type of an input's elements, as expressions see them, and its number of dimensions."""
-
-    type: Type
-    rank: int
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What an expression may name: scalars, each with the node that it stands for, and input tensors.
-
-    `refused` has scalars that its reader refuses afterwards: no message proposes them.
-    """
-
-    names: Mapping[str, Expr]
-    tensors: Mapping[str, TensorType] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
 
 
 def expression(text: str, scope: Scope, at: Location, want: Type | None = None, what: str = "expression") -> Expr:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashgen.errors import SpecError
-from flashgen.lang.check import Scope, TensorType, expression, meaning
+from flashgen.lang.check import expression, meaning
 from flashgen.lang.nodes import Const, Expr, Op, Reduction, Type, const, var
 from flashgen.lang.parse import parse
+from flashgen.lang.scope import Scope, TensorType
 from flashgen.lang.syntax import Name
 from flashgen.lang.traversal import walk
 from flashgen.lang.variables import SCORE

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from flashgen.errors import ExpressionError, Location, SpecError, UnreadError
-from flashgen.lang.check import Scope, meaning
+from flashgen.lang.check import meaning
 from flashgen.lang.doubts import doubts as doubts_of_expression
 from flashgen.lang.fold import fold
 from flashgen.lang.interval import LARGEST_FLOAT32
 from flashgen.lang.nodes import TRUE, Const, Expr, Gather, Type, op
 from flashgen.lang.parse import parse as parse_expression
 from flashgen.lang.reductions import MAX_TERMS
+from flashgen.lang.scope import Scope
 from flashgen.lang.softcaps import with_softcaps
 from flashgen.lang.syntax import Name, names, pieces
 from flashgen.lang.traversal import indices, inputs, substitute, variables, walk

@@ -24,8 +24,8 @@ from packages import whole
 
 from flashgen.codegen import generate, load_module, render, uses_schedule
 from flashgen.errors import SpecError
-from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.nodes import Type, var
+from flashgen.lang.scope import Scope, TensorType
 from flashgen.processes import program
 from flashgen.runtime import Config
 from flashgen.runtime.registry import REGISTRY

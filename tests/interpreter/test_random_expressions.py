@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.errors import UnreadError
-from flashgen.lang.check import Scope, TensorType
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, const, var
+from flashgen.lang.scope import Scope, TensorType
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config

@@ -8,6 +8,7 @@ from language_world import AT, SCOPE, compile
 from flashgen.errors import ExpressionError, Location
 from flashgen.lang import check
 from flashgen.lang.nodes import Expr, Type, const, gather, op, var
+from flashgen.lang.scope import Scope
 
 Q, K = var("q", Type.INT), var("k", Type.INT)
 SCORE, CAP = var("score", Type.FLOAT), var("cap", Type.FLOAT)
@@ -88,7 +89,7 @@ def test_a_wanted_float_promotes_an_int() -> None:
 
 
 def test_a_let_stands_for_its_expression() -> None:
-    scope = check.Scope({"q": Q, "k": K, "d": op("sub", Q, K)})
+    scope = Scope({"q": Q, "k": K, "d": op("sub", Q, K)})
     assert check.expression("abs(d)", scope, AT) is op("abs", op("sub", Q, K))
 
 
@@ -182,7 +183,7 @@ def test_errors(text: str, want: Type | None, message: str) -> None:
 
 
 def test_an_unknown_name_without_likeness_lists_all() -> None:
-    scope = check.Scope({"q": Q, "k": K})
+    scope = Scope({"q": Q, "k": K})
     with pytest.raises(ExpressionError, match=r"^s:1:1: the unknown name 'zzz'; expected 'k' or 'q'$"):
         check.expression("zzz", scope, Location("s"))
 

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from language_world import SCOPE, TENSORS, compile, pairs
 
-from flashgen.lang.check import Scope
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, const, op, var
+from flashgen.lang.scope import Scope
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 X, Y = var("x", Type.INT), var("y", Type.INT)

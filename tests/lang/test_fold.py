@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from language_world import SCOPE, compile
 
-from flashgen.lang.check import Scope
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.fold import fold
 from flashgen.lang.nodes import FALSE, FLOAT_FUNCTIONS, OPERATORS, TRUE, Const, Expr, Op, Type, const, op, var
+from flashgen.lang.scope import Scope
 
 X, Y = var("x", Type.INT), var("y", Type.INT)
 F, G = var("f", Type.FLOAT), var("g", Type.FLOAT)

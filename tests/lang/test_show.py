@@ -10,6 +10,7 @@ from language_world import AT, SCOPE, compile
 
 from flashgen.lang import check
 from flashgen.lang.nodes import Expr, Type
+from flashgen.lang.scope import Scope
 from flashgen.lang.show import show
 
 
@@ -25,7 +26,7 @@ def test_round_trip(kind: Type, data: st.DataObject) -> None:
 def test_round_trip_with_lets(kind: Type, data: st.DataObject) -> None:
     first = data.draw(expressions(Type.INT, SCOPE, depth=2))
     lets = (("d", compile(first)),)
-    scope = check.Scope({**SCOPE.names, **dict(lets)}, SCOPE.tensors)
+    scope = Scope({**SCOPE.names, **dict(lets)}, SCOPE.tensors)
     node = check.expression(data.draw(expressions(kind, scope)), scope, AT)
     assert check.expression(show(node, lets), scope, AT) is node
 

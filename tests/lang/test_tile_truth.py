@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from language_world import RUNTIME, SCOPE, SIZES, TENSORS, compile, pairs
 from mask_strategies import drawn
 
-from flashgen.lang.check import Scope
 from flashgen.lang.evaluate import evaluate, evaluator
 from flashgen.lang.fold import nothing
 from flashgen.lang.nodes import Expr, Op, Reduction, Type, const
 from flashgen.lang.reductions import joined
+from flashgen.lang.scope import Scope
 from flashgen.lang.tiles import tile_truth
 from flashgen.lang.traversal import substitute, transform, variables
 

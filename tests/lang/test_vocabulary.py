@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from flashgen.errors import ExpressionError, Location
-from flashgen.lang.check import Scope, TensorType, expression
+from flashgen.lang.check import expression
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, var
+from flashgen.lang.scope import Scope, TensorType
 from flashgen.lang.vocabulary import FUNCTIONS, MEANINGS, near
 
 NAMES = {name: var(name, Type.FLOAT if name == "score" else Type.INT) for name in MEANINGS}

@@ -9,8 +9,9 @@ import torch
 from gallery import NAMES, VARIANTS
 
 from flashgen.errors import Location, UsageError
-from flashgen.lang.check import Scope, TensorType, expression
+from flashgen.lang.check import expression
 from flashgen.lang.nodes import Type, var
+from flashgen.lang.scope import Scope, TensorType
 from flashgen.problems.calls import make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.spec.variant import Dim, Input, Param, Sample, Variant
