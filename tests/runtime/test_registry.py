@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashgen.codegen.registry import TEXTS
 from flashgen.runtime.config import Config
 from flashgen.runtime.registry import (
     FAMILIES,
@@ -68,6 +69,11 @@ def test_what_is_registered_last_is_taken_first() -> None:
     assert ([*REGISTRY], backends()) == before
     with pytest.raises(ValueError, match="config backend is 'mine'; expected portable or hopper, as forward has it"):
         kernel_of("forward", Config(16, 16, 1, 1, "mine"))
+
+
+def test_each_launches_a_function_of_some_text_by_the_name_that_this_has() -> None:
+    launched = {pair for text in TEXTS for pair in text.functions}
+    assert {(kernel.name, kernel.function) for kernel in REGISTRY} <= launched
 
 
 def test_names_are_those_of_their_modules() -> None:
