@@ -56,8 +56,9 @@ def pair_gradients(variant: Variant, call: Call, rows: Incoming) -> dict[str, to
         for name in names
     }
     BACKWARD_PAIRS_KERNEL.launch(variant, call, config, rows, sums, _strides(variant, call), shared_out)
+    totals = {name: each[0] if shared_out.splits == 1 else each.sum(0) for name, each in sums.items()}
     return {
-        given: input_gradient(call.given[f"{given}_ptr"], *(part for name in names for part in sums[name]))
+        given: input_gradient(call.given[f"{given}_ptr"], *(totals[name] for name in names))
         for given, names in places.items()
     }
 
@@ -68,11 +69,12 @@ def _by_pair(variant: Variant, call: Call, alone: bool) -> tuple[Config, Shares]
     assert variant.owners is not None
     read = variant.loads * max(each.dtype.itemsize for each in variant.inputs)
     config = pairs_config(call, read if alone else max(read, _FLOAT32))
-    found = shares_of(call, config, variant.owners)
+    elements = sum(call.given[f"{each.input}_ptr"].numel() for each in variant.sums)
+    found = shares_of(call, config, variant.owners, elements)
     if found.splits == 1:
         return config, found
     config = pairs_config(call, max(read, _FLOAT32))
-    return config, shares_of(call, config, variant.owners)
+    return config, shares_of(call, config, variant.owners, elements)
 
 
 def _room(tensor: torch.Tensor, splits: int, whole: bool) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from pair_gradients import OF_HEADS, SPECS, Made, gradients, made, spec
 
 from flashgen.codegen import generate, load_module
+from flashgen.runtime.kernels import backward_pairs
 from flashgen.runtime.kernels.backward_pairs import shares
 from flashgen.runtime.launching import replaced
 from flashgen.spec import load
@@ -98,12 +99,36 @@ def test_others_are_left_to_the_kernel_that_adds_up(change: Any, sizes: tuple[in
 @pytest.mark.parametrize("sharers", [1, 2, 7, 500])
 @pytest.mark.parametrize("tiles", [(1, 1), (3, 5), (128, 64)])
 def test_all_work_is_shared_out_once(owners: int, sharers: int, tiles: tuple[int, int], multiprocessors: int) -> None:
-    found = shares(owners, sharers, *tiles, multiprocessors)
+    most = 20
+    found = shares(owners, sharers, *tiles, multiprocessors, most)
     q_tiles, k_tiles = tiles
     assert found.programs == owners * q_tiles * math.ceil(k_tiles / found.run) * found.splits
     # As a kernel has it: each split has a part, and the last one ends with the last sharer.
     each = math.ceil(sharers / found.splits)
     assert (found.splits - 1) * each < sharers <= found.splits * each
+    assert found.splits <= most
     assert found.splits == 1 or found.run == 1
     # Elements of splits are few.
     assert found.splits == 1 or found.programs < 4 * multiprocessors + owners * q_tiles * k_tiles
+
+
+def test_splits_of_what_has_room_for_many_pairs_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of few pairs leaves most of an input's elements alone, and each split has a sum for all of them."""
+    monkeypatch.setattr(backward_pairs, "_INTERPRETED", 100)
+    found = spec("score + t[q, k]", "q_len + room", "kv_len + room", params={"room": {"value": 0, "runtime": True}})
+    module = module_of(found, tmp_path)
+    of_splits: list[int] = []
+    zeros = torch.zeros
+    monkeypatch.setattr(
+        torch, "zeros", lambda *size, **more: of_splits.append(math.prod(size[0])) or zeros(*size, **more)
+    )
+    for room in (0, 2000, 4500):
+        drawn = made(spec("score + t[q, k]", "q_len", "kv_len"), SIZES[2])
+        wide = torch.nn.functional.pad(drawn.inputs["t"].detach(), (0, room, 0, room))
+        call = Made(drawn.leaves, {"t": wide.requires_grad_()}, drawn.d_out)
+        of_splits.clear()
+        gradient = gradients(module.attention, call, room=room)["t"]
+        assert wide.numel() <= max(of_splits) <= max(wide.numel(), 2**24)
+        assert (max(of_splits) > wide.numel()) == (room < 4500)
+        wanted = gradients(module.reference, call, double=True, room=room)["t"]
+        torch.testing.assert_close(gradient.double(), wanted, rtol=0, atol=2e-5)

@@ -38,6 +38,8 @@ _BYTES_OF_WIDE_TILES, _BYTES_OF_A_PIPELINE = 2, 4
 _default = default_from(_DEFAULTS)
 # Programs for each multiprocessor: as many as make up for those that are done early, or fill it at all.
 _ENOUGH, _FEW = 8, 2
+# Bytes of the sums of all splits at most: an input may have room for more pairs than a call has.
+_BYTES_OF_SPLITS = 64 << 20
 # What the interpreter counts as, so that runs and splits are tried there too.
 _INTERPRETED = 2
 
@@ -53,25 +55,27 @@ class Shares:
 
 
 @lru_cache(maxsize=256)
-def shares(owners: int, sharers: int, q_tiles: int, k_tiles: int, multiprocessors: int) -> Shares:
-    """Runs as long as there are enough programs; splits where there are too few."""
+def shares(owners: int, sharers: int, q_tiles: int, k_tiles: int, multiprocessors: int, most: int) -> Shares:
+    """Runs as long as there are enough programs; splits, `most` at most, where there are too few."""
     programs = owners * q_tiles * k_tiles
     run = max(1, min(k_tiles, programs // (_ENOUGH * multiprocessors)))
-    wanted = min(sharers, -(-_FEW * multiprocessors // programs))
+    wanted = min(sharers, most, -(-_FEW * multiprocessors // programs))
     each = -(-sharers // wanted)
     splits = -(-sharers // each)
     return Shares(owners * q_tiles * -(-k_tiles // run) * splits, run, splits)
 
 
-def shares_of(call: Call, config: Config, owners: str) -> Shares:
-    """Those of a call, where `owners` are the ones of "b" and "h" by which elements differ."""
+def shares_of(call: Call, config: Config, owners: str, elements: int) -> Shares:
+    """Those of a call, where `owners` are the ones of "b" and "h" by which `elements` differ, that many in all."""
     s = call.sizes
     counts = {"b": s.batch, "h": s.heads}
     owning = [counts[axis] for axis in owners]
     sharing = [count for axis, count in counts.items() if axis not in owners]
     gpu = call.q.get_device()
     many = _INTERPRETED if gpu < 0 else torch.cuda.get_device_properties(gpu).multi_processor_count
-    return shares(math.prod(owning), math.prod(sharing), -(-s.q_len // config.BM), -(-s.kv_len // config.BN), many)
+    tiles = -(-s.q_len // config.BM), -(-s.kv_len // config.BN)
+    most = max(1, _BYTES_OF_SPLITS // (4 * max(elements, 1)))
+    return shares(math.prod(owning), math.prod(sharing), *tiles, many, most)
 
 
 def for_bytes(config: Config, pair_bytes: int) -> Config:
