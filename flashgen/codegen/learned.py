@@ -134,9 +134,10 @@ def owners_of_pairs(facts: Facts) -> frozenset[str] | None:
     (owners,) = found
     if owners is None:
         return None
-    fixed = owners | ({"kv_h"} if "h" in owners else set())
+    # A score is another one for each who shares.
+    fixed = owners | ({"kv_h"} if "h" in owners else set()) | ({"score"} if owners == {"b", "h"} else set())
     read = variables(*(each.offset for each in facts.placements))
-    return owners if read & {"b", "h", "kv_h", *variables(BEGIN_Q, BEGIN_K)} <= fixed else None
+    return owners if read & {"b", "h", "kv_h", "score", *variables(BEGIN_Q, BEGIN_K)} <= fixed else None
 
 
 def _shares_by_place(found: Placement) -> bool:

@@ -81,8 +81,9 @@ def test_tensors_that_repeat_along_a_dimension_are_read_right(repeated: str, tmp
         ({"align": "bottom_right"}, (2, 2, 2, 20, 40)),  # the last queries' positions lie outside
         ({"score": "score + t[kv_h, q, k]"}, (2, 4, 2, 20, 20)),  # heads that share keys share elements, others not
         ({"score": "score + t[h, q, k] * s[h]"}, (2, 2, 2, 20, 20)),  # another input has one for all pairs
+        (spec("score + t[h, q, k, clamp(floor(score), 0, 3)]", *OF_HEADS, "4"), (3, 2, 2, 20, 20)),
     ],
-    ids=["beyond the ends", "of KV heads", "beside others"],
+    ids=["beyond the ends", "of KV heads", "beside others", "by the score"],
 )
 def test_others_are_left_to_the_kernel_that_adds_up(change: Any, sizes: tuple[int, ...], tmp_path: Path) -> None:
     gate = {"s": {"shape": ["heads"], "dtype": "float32", "grad": True}} if "s[h]" in change.get("score", "") else None
