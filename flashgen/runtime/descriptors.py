@@ -11,6 +11,7 @@ import torch
 from triton.experimental.gluon import language as gl
 
 from flashgen.runtime.gluon import TensorDescriptor
+from flashgen.runtime.strides import aligned_copy, aligned_width
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Tiling:
 
     def of(self, tensor: torch.Tensor) -> Tiled:
         """A tensor of this layout, or else its copy, by tiles."""
-        return Tiled(tensor.contiguous() if self.copies else tensor, self.shape, self.strides, self.tile)
+        return Tiled(aligned_copy(tensor) if self.copies else tensor, self.shape, self.strides, self.tile)
 
 
 @lru_cache(maxsize=256)
@@ -70,6 +71,7 @@ def rows_tiling(shape: torch.Size, strides: tuple[int, ...], tile: Tile) -> Tili
     copies = 0 in fitting
     if copies:
         _, heads, length, dim = shape
-        fitting = [heads * length * dim, length * dim, dim]
+        width = aligned_width(dim, tile.dtype)
+        fitting = [heads * length * width, length * width, width]
         fitting = [stride if size > 1 else tile.shape[3] for stride, size in zip(fitting, shape[:3], strict=True)]
     return Tiling(tuple(shape), (*fitting, 1), tile, copies)

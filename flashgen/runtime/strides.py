@@ -17,10 +17,20 @@ def kernel_ready(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if ready_strides(tensor) is not None:
         return tensor
     say_once(name, f"{name} is not aligned to 16 bytes in each row; it is copied on each call")
-    unit = 16 // tensor.element_size()
+    return aligned_copy(tensor)
+
+
+def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of [batch, heads, length, dim] that repeats nothing, aligned to 16 bytes in each row."""
     batch, heads, length, dim = tensor.shape
-    padded = tensor.new_empty(batch, heads, length, -(-dim // unit) * unit)
+    padded = tensor.new_empty(batch, heads, length, aligned_width(dim, tensor.dtype))
     return padded[..., :dim].copy_(tensor)
+
+
+def aligned_width(dim: int, dtype: torch.dtype) -> int:
+    """Elements from one row of such a copy to the next."""
+    unit = 16 // dtype.itemsize
+    return -(-dim // unit) * unit
 
 
 def ready_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:

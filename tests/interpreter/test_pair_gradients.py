@@ -25,6 +25,11 @@ def module_of(found: Any, folder: Path) -> ModuleType:
     return load_module(generate(load(found), folder))
 
 
+def in_wide_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with a gap behind each row."""
+    return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8))[..., : tensor.shape[-1]]
+
+
 def launched(attend: Any, call: Made) -> list[str]:
     """The kernels of the backward pass."""
     names: list[str] = []
@@ -63,9 +68,12 @@ def test_those_of_16_bits_are_rounded_once(sizes: tuple[int, ...], tmp_path: Pat
     torch.testing.assert_close(gradient.double(), wanted, rtol=2**-8, atol=1e-5)
 
 
+@pytest.mark.parametrize("head_dim", [16, 5])
 @pytest.mark.parametrize("repeated", ["k", "v", "d_out"])
-def test_tensors_that_repeat_along_a_dimension_are_read_right(repeated: str, tmp_path: Path) -> None:
-    module, call = module_of(SPECS["of heads"], tmp_path), made(SPECS["of heads"], SIZES[0])
+def test_tensors_that_repeat_along_a_dimension_are_read_right(repeated: str, head_dim: int, tmp_path: Path) -> None:
+    module, call = module_of(SPECS["of heads"], tmp_path), made(SPECS["of heads"], SIZES[0], head_dim)
+    # With rows that begin at multiples of 16 bytes, so that these are read as they are.
+    call = Made([in_wide_rows(leaf) for leaf in call.leaves], call.inputs, in_wide_rows(call.d_out))
     place = {"k": 1, "v": 2}.get(repeated)
     if place is None:
         call = Made(call.leaves, call.inputs, call.d_out[:1].expand(call.d_out.shape))

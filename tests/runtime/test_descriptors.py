@@ -71,3 +71,12 @@ def test_what_is_repeated_is_copied() -> None:
     made = by_tiles(shared, 64, 64)
     TensorDescriptor.__post_init__(made)
     assert made.base is not shared and made.strides == (7680, 2560, 64, 1)
+
+
+def test_a_copy_of_what_is_repeated_has_rows_that_tma_takes() -> None:
+    narrow = torch.rand(2, 1, 40, 24).half()[..., :20]
+    shared = narrow.expand(2, 3, 40, 20)
+    made = by_tiles(shared, 64, 32)
+    TensorDescriptor.__post_init__(made)
+    assert made.strides == made.base.stride() == (2880, 960, 24, 1)
+    assert torch.equal(made.base, shared)

@@ -25,7 +25,7 @@ from flashgen.runtime.kernels.portable import (
     streamed_bytes,
 )
 from flashgen.runtime.launching import relaunch
-from flashgen.runtime.strides import row_strides
+from flashgen.runtime.strides import aligned_copy, row_strides
 from flashgen.runtime.variant import Variant
 
 _DEFAULTS: Table = {
@@ -103,7 +103,7 @@ def _accumulators(config: Config, task: Task) -> int:
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy where it repeats along a dimension, of which no hardware knows tiles in four dimensions."""
     repeats = any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    return tensor.contiguous() if repeats else tensor
+    return aligned_copy(tensor) if repeats else tensor
 
 
 def _launch(
