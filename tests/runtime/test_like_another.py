@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from attending import CONFIG, DEVICE
+from watched_launches import watch_launches
 
 from flashgen.codegen import generate, load_module
 from flashgen.spec import load
@@ -26,6 +27,12 @@ def _copies_are_no_matter() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _launches_are_set_up_by_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter sets up each launch anew, and would not miss what a key lacks."""
+    watch_launches(monkeypatch)
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -301,6 +308,10 @@ PAGED_CHANGES: dict[str, dict[str, Any]] = {
     "table the other way round": {"table": turned(0, 1)},
     "a scale": {"scale": 0.4},
     "a scale below 0": {"scale": -0.4},
+    "an output of heads outside": {"out": torch.empty(4, 6, 24, device=DEVICE).transpose(0, 1)},
+    "an output of tokens apart": {"out": torch.empty(12, 4, 24, device=DEVICE)[::2]},
+    "the same bits in every batch": {"batch_invariant": True},
+    "other tiles": {"config": "BM=16 BN=16 num_warps=2 num_stages=1"},
 }  # fmt: skip
 
 
@@ -339,7 +350,10 @@ def test_a_paged_call_that_is_another(served_module: ModuleType, change: str, pl
     }
     if changed["block_table"].shape[1] == 5:
         changed |= {name: torch.cat([changed[name], changed[name][..., :32]], -1) for name in ("column", "table")}
-    told = ("q", "k_cache", "block_table", "seq_lens", "cu_seqlens_q", "max_seqlen_q", "max_seqlen_k")
+    told = (
+        "q", "k_cache", "block_table", "seq_lens", "cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "batch_invariant",
+        "config",
+    )  # fmt: skip
     for each in (given, changed):
         plan = None
         if planned:
