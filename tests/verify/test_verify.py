@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,31 @@ def test_a_tuned_config_of_the_backward_is_proven_by_its_gradients(
     assert right.ok, right
     change(module, harm)
     assert not verify_config(load_module(module), load(SPEC), problem, config, "cpu", kernel).ok
+
+
+# A mistake of the tiles of 64 keys alone.
+OF_A_HEAD = "kv_h = h // (heads // kv_heads)", "kv_h = h // (heads // kv_heads) if BN != 64 else 0"
+OF_AN_ITEM = "kv_h = tl.program_id(0) % kv_heads", "kv_h = tl.program_id(0) % kv_heads if BN != 64 else 0"
+DENSE = Problem(1, 4, 2, 70, 64, 16, 16, "float16")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem", "harm"),
+    [
+        ("forward", DENSE, OF_A_HEAD),
+        ("forward", replace(DENSE, mode="varlen", min_len=8), OF_A_HEAD),
+        ("backward_q", DENSE, ("(dq * scale)", "(dq * (scale if BN != 64 else 0.0))")),
+        ("backward_kv", DENSE, ("(dk * scale)", "(dk * (scale if BN != 64 else 0.0))")),
+        ("decode", replace(DENSE, q_len=1, kv_len=600, mode="decode"), OF_AN_ITEM),
+        ("decode_paged", replace(DENSE, q_len=1, kv_len=90, mode="paged", block_size=16), OF_AN_ITEM),
+    ],
+)
+def test_a_config_is_proven_and_no_other(module: Path, kernel: str, problem: Problem, harm: tuple[str, str]) -> None:
+    """The proof of a winner of tuning is one of its own tiles: those of the built-in config may be right."""
+    change(module, harm)
+    more = {"fuse_dq": 0} if kernel == "backward_kv" else {}
+    wrong, right = (
+        verify_config(load_module(module), load(SPEC), problem, Config(32, BN, 4, 1, **more), "cpu", kernel)
+        for BN in (64, 32)
+    )
+    assert right.ok and not wrong.ok, (right, wrong)
