@@ -110,6 +110,22 @@ def test_a_sequence_has_the_same_bits_in_every_batch(gallery_module: Gallery) ->
         assert torch.equal(found[1], lse[:, rows])
 
 
+def test_nor_do_its_tiles_depend_on_how_many_queries_another_has(gallery_module: Gallery) -> None:
+    """Products of other shapes may add up in another order, and a tile's keys begin with its first row's."""
+    module = gallery_module("sliding_window")
+    batch = make_batch((1500, 1500), (2, 20), heads=16, block_size=64, dtype=torch.float16)
+    of_two = {"cu_seqlens_q": torch.tensor([0, 2], dtype=torch.int32), "max_seqlen_q": 2, "batch_invariant": True}
+    beside = {**batch.queries, "batch_invariant": True}
+    q, table, lengths = batch.q[:2], batch.block_table[:1], batch.seq_lens[:1]
+    found = module.attention_paged(q, batch.k_cache, batch.v_cache, table, lengths, **of_two)
+    assert torch.equal(found, module.attention_paged(*batch.arguments, **beside)[:2])
+    plans = (
+        module.plan_paged(q, batch.k_cache, table, lengths, **of_two),
+        module.plan_paged(*batch.planning[0], **beside),
+    )
+    assert plans[0].sizes[-1] == plans[1].sizes[-1] == 16  # rows of a tile
+
+
 def test_wrong_numbers_do_no_harm_to_other_sequences(gallery_module: Gallery) -> None:
     """Lengths beyond the table and below 0, pages that do not exist, queries that end before they begin."""
     module = gallery_module("causal")

@@ -77,6 +77,24 @@ def test_a_plan_is_told_of_other_widths_of_values(gallery_module: Gallery) -> No
         module.plan_paged(*given, **batch.queries, v_head_dim=513)
 
 
+def test_a_plan_is_for_the_tiles_of_wide_values(gallery_module: Gallery) -> None:
+    """They leave room for fewer rows."""
+    batch = make_batch((100,), heads=64, kv_heads=1, dtype=torch.float16, head_dim=16, v_head_dim=512)
+    module, (given, told) = gallery_module("causal"), batch.planning
+    attend(module, VARIANTS["causal"], batch, plan=module.plan_paged(*given, **told))
+    with pytest.raises(ValueError, match=r"plan is for .* rows of a tile 64; expected one for .* rows of a tile 16"):
+        module.attention_paged(*batch.arguments, plan=module.plan_paged(*given))
+
+
+def test_a_plan_for_fewer_keys_is_refused(gallery_module: Gallery) -> None:
+    """It has no items for the splits behind them."""
+    module, batch = gallery_module("causal"), make_batch((5000,), block_size=64)
+    plan = module.plan_paged(*batch.planning[0], max_seqlen_k=2000, batch_invariant=True)
+    module.attention_paged(*batch.arguments, max_seqlen_k=2000, plan=plan)
+    with pytest.raises(ValueError, match=r"plan has room for 1 items on cpu; expected 3 on cpu"):
+        module.attention_paged(*batch.arguments, plan=plan)
+
+
 def plan_of(lengths: tuple[int, ...], at_once: int, room: int, BN: int = 16) -> list[tuple[int, int, int, int]]:
     """The items of a batch with one query a sequence and one row a tile."""
     items = torch.full((room, 4), -1, dtype=torch.int32)
@@ -120,3 +138,16 @@ def test_a_plan_of_another_variant_is_refused(gallery_module: Gallery) -> None:
         ValueError, match=r"^plan was made by sliding_window_\w+; expected one that causal_\w+ has made$"
     ):
         gallery_module("causal").attention_paged(*batch.arguments, plan=plan)
+
+
+def test_a_plan_made_otherwise_is_refused(gallery_module: Gallery) -> None:
+    """Its splits depend on the batch, or are of another config's tiles."""
+    module, batch = gallery_module("causal"), make_batch((20, 30))
+    plan = module.plan_paged(*batch.planning[0])
+    with pytest.raises(ValueError, match=r"^batch_invariant is True and the plan's is not; expected plan_paged\("):
+        module.attention_paged(*batch.arguments, plan=plan, batch_invariant=True)
+    with pytest.raises(ValueError, match=r"^config is 'BM=16 .*'; expected the plan's, None$"):
+        module.attention_paged(*batch.arguments, plan=plan, config="BM=16 BN=16 num_warps=4 num_stages=1")
+    invariant = module.plan_paged(*batch.planning[0], batch_invariant=True)
+    found = module.attention_paged(*batch.arguments, plan=invariant)
+    assert torch.equal(found, module.attention_paged(*batch.arguments, batch_invariant=True))

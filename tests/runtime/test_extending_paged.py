@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import torch
 from gallery import NAMES, VARIANTS
 
+from flashgen.bench.unlaunched import unlaunched
+from flashgen.codegen import generate, load_module
 from flashgen.problems.paged import Batch, dense_inputs, make_batch, packed_keywords
 from flashgen.runtime import decoding_paged, extending_paged, planning_paged
 from flashgen.runtime.decoding_paged import launch_paged
@@ -21,6 +25,7 @@ from flashgen.runtime.launching import replaced
 from flashgen.runtime.own_arguments import given_own
 from flashgen.runtime.paged import PagedCall, prepare_paged
 from flashgen.runtime.variant import Variant
+from flashgen.spec import load
 
 SCHEDULED = ("block_sparse", "dilated", "document", "global_window")
 LENGTHS = {"kv_lens": (900, 70, 0, 300), "q_lens": (512, 17, 100, 1)}
@@ -88,6 +93,41 @@ def test_caches_of_unlike_steps_and_outputs_with_gaps_stay() -> None:
     assert not reaches(call, torch.empty(630 * 256 + 1, dtype=torch.bfloat16)[1:].view(630, 4, 64))
     by_head = batch.v_cache.transpose(1, 2).contiguous().transpose(1, 2)
     assert not reaches(call_of(replace(batch, v_cache=by_head)), out)
+
+
+def test_queries_and_caches_that_tma_does_not_reach_stay(gallery_module: Gallery) -> None:
+    """By strides of any axis, and by where either cache begins."""
+    batch = batch_of()
+    out, module = torch.empty(630, 4, 64, dtype=torch.bfloat16), gallery_module("causal")
+    for shape, cut in (((630, 4, 68), (...,)), ((630, 5, 68), (slice(None), slice(4)))):
+        q = torch.empty(shape, dtype=torch.bfloat16)[cut][..., :64]
+        assert "multiples of 16 bytes apart" in why(module, replace(batch, q=q)), q.stride()
+    for name in ("k_cache", "v_cache"):
+        cache = getattr(batch, name)
+        later = torch.empty(cache.numel() + 1, dtype=cache.dtype)[1:].view(cache.shape)
+        assert not reaches(call_of(replace(batch, **{name: later})), out)
+
+
+def test_inputs_along_keys_that_are_read_for_other_sequences_stay(tmp_path: Path) -> None:
+    """Which one of a batch a sequence is the kernel tells by tokens, and has these for its own alone."""
+    keys = {"on": {"shape": ["batch", "kv_len"], "dtype": "float32"}}
+    for score, stays_put in (("score + on[b, k]", False), ("score + on[b, k] + b / batch", True)):
+        variant = load({"name": "along", "causal": True, "inputs": keys, "score": score})
+        module = load_module(generate(variant, tmp_path / str(stays_put)))
+        found = why(module, batch_of())
+        assert ("read for other sequences" in found) == stays_put and bool(found) == stays_put
+
+
+@pytest.mark.parametrize("q_lens", [(65,) * 9, (65, 1, 129, 0, 200), (512, 66, 3), (64, 64, 64), (1000, 1000)])
+def test_there_is_room_for_each_tile(gallery_module: Gallery, q_lens: tuple[int, ...]) -> None:
+    """A plan writes no more items than there is room for: rows of those that it leaves out would be nobody's."""
+    call = call_of(batch_of(kv_lens=(1000,) * len(q_lens), q_lens=q_lens))
+    with unlaunched():
+        extension = extending_paged.extension_of(gallery_module("causal").VARIANT, call, None)
+    if extension is None:
+        assert max(q_lens) <= MOST_DECODED
+        return
+    assert extension.room >= sum(ceil(length / extension.config.BM) for length in q_lens if length > MOST_DECODED)
 
 
 def test_few_queries_or_a_config_leave_a_call_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
