@@ -66,3 +66,36 @@ def test_tensors_are_made_as_they_were(strides: tuple[int, ...]) -> None:
         made = maker(Buffer((2, 3, 4), strides, dtype, CPU, zeroed=False))()
         assert (made.shape, made.stride(), made.dtype, made.device) == ((2, 3, 4), strides, dtype, CPU)
         assert not maker(Buffer((2, 3, 4), strides, dtype, CPU, zeroed=True))().any()
+
+
+def test_a_tensor_that_is_returned_twice_keeps_its_form() -> None:
+    """Each result is a part of it in a form of its own."""
+    parts = [((3, 4), (4, 1), 0), ((12,), (1,), 0)]
+    made = Buffers.of([buffer(4, 3)], [Result(0, part) for part in parts])
+    assert made.buffers == [buffer(4, 3)] and made.results == [Result(0, part) for part in parts]
+
+
+GAPS = Buffer((3, 4), (100, 1), torch.float32, CPU, zeroed=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "part"),
+    [
+        (buffer(4, 3), ((2, 3), (3, 1), 0)),  # some of its rows
+        (buffer(4, 3), ((2, 3), (3, 1), 6)),
+        (buffer(4, 3), ((4, 3), (0, 1), 0)),  # one of them, again and again
+        (buffer(4, 3), ((2, 6), (1, 1), 0)),
+        (GAPS, ((12,), (1,), 0)),  # its first row, and what lies behind it
+        (GAPS, ((4, 3), (3, 1), 100)),
+    ],
+)
+def test_a_part_leaves_room_for_what_a_pass_writes(made: Buffer, part: tuple[tuple[int, ...], ...]) -> None:
+    found = Buffers.of([made], [Result(0, part)])
+    assert found.buffers == [made] and found.results == [Result(0, part)]
+
+
+@pytest.mark.parametrize("part", [((3, 4), (1, 3), 0), ((12,), (1,), 0), ((4, 1, 3), (3, 99, 1), 0)])
+def test_what_is_returned_whole_is_made_as_it_is_returned(part: tuple[tuple[int, ...], ...]) -> None:
+    found = Buffers.of([buffer(4, 3)], [Result(0, part)])
+    assert found.buffers == [buffer(4, 3)._replace(shape=part[0], strides=part[1])]
+    assert found.results == [Result(0, None)]

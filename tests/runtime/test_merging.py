@@ -97,3 +97,12 @@ def test_states_that_do_not_fit_are_refused() -> None:
         merge_states([torch.zeros(1, 2, 3, 4)], [torch.zeros(1, 2, 3, device="meta")])
     with pytest.raises(TypeError, match=r"outs\[0\] is a sparse_coo tensor; expected a strided"):
         merge_states([torch.zeros(1, 2, 3, 4).to_sparse()], [torch.zeros(1, 2, 3)])
+
+
+@pytest.mark.parametrize(
+    ("out", "lse"), [((2, 2, 3, 4), (1, 2, 3)), ((2, 2, 3, 4), (2, 2, 1)), ((3, 2, 4), (3, 2)), ((3, 2, 4), (1, 3))]
+)
+def test_logarithms_of_other_rows_are_refused(out: tuple[int, ...], lse: tuple[int, ...]) -> None:
+    """Also those that could be broadcast, and those of packed outputs that do not lie by heads."""
+    with pytest.raises(ValueError, match=r"outs\[1\] has shape .* and lses\[1\] .*; expected"):
+        merge_states([torch.zeros(out)] * 2, [torch.zeros(*([2, 3] if len(out) == 3 else out[:3])), torch.zeros(lse)])

@@ -60,6 +60,16 @@ def test_stored_values_are_the_nearest_that_the_cache_holds(dtype: torch.dtype, 
         assert torch.all(left == 0), "a slot that no token names was written"
 
 
+@pytest.mark.parametrize("slot", [-1, -2, -BLOCK_SIZE, -BLOCK_SIZE - 1, 64, 80, 127])
+def test_slots_that_are_none_of_the_cache_write_nothing_beside_it(slot: int) -> None:
+    """A cache may be some of the pages of another: what lies before and behind it stays."""
+    k, v = torch.ones(1, KV_HEADS, HEAD_DIM), torch.ones(1, KV_HEADS, V_HEAD_DIM)
+    pools = [torch.zeros(3 * NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, dim) for dim in (HEAD_DIM, V_HEAD_DIM)]
+    k_cache, v_cache = (pool[NUM_BLOCKS : 2 * NUM_BLOCKS] for pool in pools)
+    store_kv(k, v, k_cache, v_cache, torch.tensor([slot]))
+    assert not any(pool.any() for pool in pools)
+
+
 def test_what_is_not_converted_is_copied() -> None:
     k = torch.tensor([math.inf, -math.inf, math.nan, 1.0]).to(torch.bfloat16).expand(1, KV_HEADS, 4)
     k_cache, v_cache = new_cache(torch.bfloat16, 4), new_cache(torch.bfloat16, 4)
