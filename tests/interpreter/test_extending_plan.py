@@ -21,7 +21,7 @@ def planned(
 ) -> tuple[Items, Items]:  # fmt: skip
     """The items of the decode kernel and those of the forward kernel."""
     batch, total, room = len(q_lens), sum(q_lens), sum(-(-q * GROUP // BM) for q in q_lens) + 24
-    items = torch.full((room + q_room + 1, 4), -1, dtype=torch.int32)
+    items = torch.full((room + q_room + 64, 4), -1, dtype=torch.int32)
     count = torch.full((3,), -1, dtype=torch.int32)
     starts = torch.tensor(ends or [0, *accumulate(q_lens)], dtype=torch.int32)
     sizes = (batch, total, max(q_lens), GROUP, max(1, *kv_lens), 2**30, room, 8, 0, q_room)
@@ -29,7 +29,7 @@ def planned(
     plan_splits[(batch,)](
         items, count, lengths, starts, *sizes, BM=BM, BN=BN, BLOCK=16, MOST_Q=most, Q_BM=None if most is None else Q_BM
     )
-    assert count[2] == -1 and (items[room + q_room] == -1).all()
+    assert count[2] == -1 and (items[room + q_room :] == -1).all()
     few, many = int(count[0]), max(0, int(count[1]))
     assert few <= room and many <= q_room
     return items[:few].tolist(), items[room : room + many].tolist()
@@ -59,3 +59,13 @@ def test_ends_that_are_wrong_write_nothing_out_of_bounds(ends: list[int]) -> Non
     room = 400 // Q_BM + 3
     _, many = planned((100, 200, 100), (100, 200, 300), room, ends)
     assert all(0 <= b < 3 and 0 <= tile < 4 for b, tile, _, _ in many)
+
+
+@pytest.mark.parametrize(("longest", "room"), [(60, 45), (300, 6)])
+def test_ends_of_more_queries_than_there_are_fill_the_room_and_no_more(longest: int, room: int) -> None:
+    """Every other sequence seems to have all queries, of which there is room for one that has."""
+    q_lens = [longest, *[1] * 13]
+    ends = [0, *[sum(q_lens), 0] * 7]
+    q_room = sum(q_lens) // Q_BM + min(len(q_lens), sum(q_lens) // (MOST_Q + 1))
+    few, many = planned(q_lens, [400] * 14, q_room, ends)
+    assert len(few if longest <= MOST_Q else many) == room

@@ -120,6 +120,17 @@ def test_a_plan_fills_whole_rounds(lengths: tuple[int, ...], at_once: int) -> No
     ]
 
 
+@pytest.mark.parametrize("more", [0, 1, 5, 40])
+@pytest.mark.parametrize("lengths", [(0, 16 * 100, 1, 16 * 7), (16 * 90,) * 5, (16 * 300, *[16] * 20)], ids=str)
+def test_a_plan_leaves_no_keys_out_however_little_room_there_is(lengths: tuple[int, ...], more: int) -> None:
+    """Of each sequence all splits are there, one at least."""
+    items = plan_of(lengths, 49, len(lengths) + more)
+    assert len(items) <= len(lengths) + more
+    for b, length in enumerate(lengths):
+        of_b = [(split, splits) for own, _, split, splits in items if own == b]
+        assert of_b == [(split, len(of_b) if length else 0) for split in range(max(1, len(of_b)))]
+
+
 def test_a_plan_shares_out_ragged_sequences() -> None:
     """What is dealt out in turn to programs as they come free ends within a third of an even share's time."""
     lengths = tuple(int(256 * 2 ** (7 * b / 63)) for b in range(64))
