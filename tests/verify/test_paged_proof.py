@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from flashgen.errors import VerificationFailed
 from flashgen.problems.paged import dense_inputs, make_batch, packed_keywords
 from flashgen.spec import load
 from flashgen.verify import PagedCase, paged_cases_for, run_case, verify
-from flashgen.verify.paged import batch_of_case, judge_sequences
+from flashgen.verify.paged import batch_of_case, judge_batch, judge_sequences
 
 CAUSAL = VARIANTS["causal"]
 # Which sequence of how many one is, inputs along queries, along keys and along both, a dimension's name in two of them.
@@ -105,12 +107,33 @@ def test_a_wrong_sequence_is_named(gallery_module: Callable[[str], ModuleType], 
     own = dense_inputs(CAUSAL, batch)
     keywords = packed_keywords(CAUSAL, batch, own)
     out, lse = module.attention_paged(*batch.arguments, **batch.options, **keywords, return_lse=True)
+    right = out.clone()
     out[3] = value
     verdicts = list(judge_sequences(module, CAUSAL, batch, own, out, lse))
     assert [verdict.ok for verdict in verdicts] == [True, True, False]
     assert verdicts[2].detail.startswith("sequence 2: out at")
+    assert judge_batch(module, CAUSAL, batch, own, out, lse) == verdicts[2]
+    first = out.clone()
+    first[0], first[3] = value, right[3]
+    worst = judge_batch(module, CAUSAL, batch, own, first, lse)
+    assert not worst.ok and worst.detail.startswith("sequence 0: out at")
     out[2] = 1.0
     assert not list(judge_sequences(module, CAUSAL, batch, own, out, lse))[1].ok
+
+
+def test_a_case_is_proven_in_the_form_that_it_has(gallery_module: Callable[[str], ModuleType]) -> None:
+    module, given = gallery_module("causal"), list[dict[str, Any]]()
+
+    def attention_paged(*arguments: Any, **keywords: Any) -> Any:
+        given.append(keywords)
+        return module.attention_paged(*arguments, **keywords)
+
+    watched = SimpleNamespace(**{**vars(module), "attention_paged": attention_paged})
+    case = PagedCase("both", (40, 17), head_dim=16, v_head_dim=16, batch_invariant=True)
+    for each in (case, replace(case, planned=True)):
+        assert run_case(cast(ModuleType, watched), CAUSAL, each, "cpu").ok
+    assert given[0]["batch_invariant"] and given[0].get("plan") is None
+    assert given[1]["plan"].batch_invariant
 
 
 def test_what_no_sequence_has_is_garbage() -> None:
