@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,21 +47,15 @@ def are_by_pair(variant: Variant, call: Call) -> bool:
 
 def pair_gradients(variant: Variant, call: Call, rows: Incoming) -> dict[str, torch.Tensor]:
     """The gradients by the names of the inputs, where each pair has an element: the same on every run."""
-    places: dict[str, list[str]] = {}
-    for each in variant.sums:
-        places.setdefault(each.input, []).append(each.name)
-    config, shared_out = _by_pair(variant, call, alone=len(places) == len(variant.sums))
+    places = Counter(each.input for each in variant.sums)
+    config, shared_out = _by_pair(variant, call, alone=max(places.values()) == 1)
     sums = {
-        name: _room(call.given[f"{given}_ptr"], shared_out.splits, whole=len(names) == 1)
-        for given, names in places.items()
-        for name in names
+        each.name: _room(call.given[f"{each.input}_ptr"], shared_out.splits, whole=places[each.input] == 1)
+        for each in variant.sums
     }
     BACKWARD_PAIRS_KERNEL.launch(variant, call, config, rows, sums, _strides(variant, call), shared_out)
-    totals = {name: each[0] if shared_out.splits == 1 else each.sum(0) for name, each in sums.items()}
-    return {
-        given: input_gradient(call.given[f"{given}_ptr"], *(totals[name] for name in names))
-        for given, names in places.items()
-    }
+    totals = {f"{name}_ptr": each[0] if shared_out.splits == 1 else each.sum(0) for name, each in sums.items()}
+    return _by_input(variant, call, totals)
 
 
 def _by_pair(variant: Variant, call: Call, alone: bool) -> tuple[Config, Shares]:
@@ -119,9 +114,14 @@ def input_gradients(
             config = rest_config(call, keys, variant.loads)
         schedule = query_schedule(variant, call, config) if scheduled else {}
         LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums, added)
+    return _by_input(variant, call, sums.tensors)
+
+
+def _by_input(variant: Variant, call: Call, sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradients by the names of the inputs, from the sums of all places where each is read."""
     found: dict[str, list[torch.Tensor]] = {}
     for each in variant.sums:
-        found.setdefault(each.input, []).append(sums.tensors[f"{each.name}_ptr"])
+        found.setdefault(each.input, []).append(sums[f"{each.name}_ptr"])
     return {name: input_gradient(call.given[f"{name}_ptr"], *parts) for name, parts in found.items()}
 
 

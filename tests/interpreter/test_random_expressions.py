@@ -14,12 +14,13 @@ import torch
 from expression_strategies import expressions
 from hypothesis import HealthCheck, assume, event, given, reject, settings
 from hypothesis import strategies as st
+from language_world import SCOPE
 
 from flashgen.codegen import generate, load_module, uses_schedule
 from flashgen.errors import UnreadError
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.nodes import Type, const, var
-from flashgen.lang.scope import Scope, TensorType
+from flashgen.lang.scope import Scope
 from flashgen.problems.calls import Call, make_inputs
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config
@@ -44,14 +45,7 @@ INPUTS = {
     "shift": {"shape": [], "dtype": "int32"},
 }
 NAMES = {name: var(name, Type.INT) for name in ("b", "h", "kv_h", "q", "k", "q_len", "kv_len", "heads", "n")}
-TENSORS = {
-    "doc": TensorType(Type.INT, 2),
-    "off": TensorType(Type.INT, 1),
-    "rel": TensorType(Type.FLOAT, 2),
-    "keep": TensorType(Type.BOOL, 2),
-    "gain": TensorType(Type.FLOAT, 0),
-    "shift": TensorType(Type.INT, 0),
-}
+TENSORS = SCOPE.tensors
 MASK_SCOPE = Scope({**NAMES, "cap": var("cap", Type.FLOAT), "flag": var("flag", Type.BOOL), "W": const(3)}, TENSORS)
 SCORE_SCOPE = Scope({**MASK_SCOPE.names, "score": var("score", Type.FLOAT)}, TENSORS)
 
