@@ -29,7 +29,7 @@ def _integers(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, high, shape, generator=_generator, device="cpu").to(torch.get_default_device())
 
 
-slopes = torch.exp2(-8.0 * torch.arange(1, HEADS + 1) / HEADS)
+slopes = 2.0 ** (-8.0 * torch.arange(1, HEADS + 1) / HEADS)
 document = torch.arange(LENGTH) // 7
 documents = torch.stack([torch.arange(LENGTH) // 5, torch.arange(LENGTH) // 9]).int()
 offsets = torch.tensor([0, 7, 14, 21, 24])
