@@ -72,3 +72,18 @@ def gradients(attend: Any, call: Made, double: bool = False, **more: Any) -> dic
     learned = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
     out = attend(*(cast(leaf).requires_grad_() for leaf in call.leaves), **inputs, **more)
     return dict(zip(learned, torch.autograd.grad(out, [*learned.values()], cast(call.d_out)), strict=True))
+
+
+def beside_rounded_out(module: Any, call: Made) -> dict[str, torch.Tensor]:
+    """What the formula gives in float64 where delta = sum(d_out * out) is made of the call's own out, as it is rounded.
+
+    d loss / d score = p * (d_out v^T - delta), and p = d lse / d score: an error of delta is a gradient of -lse.
+    """
+    with torch.no_grad():
+        out = module.attention(*call.leaves, **call.inputs).double()
+    inputs = {name: t.detach().double() if t.is_floating_point() else t for name, t in call.inputs.items()}
+    learned = {name: t.requires_grad_() for name, t in inputs.items() if t.is_floating_point()}
+    exact, lse = module.reference(*(leaf.detach().double() for leaf in call.leaves), **inputs, return_lse=True)
+    d_out = call.d_out.double()
+    d_lse = (d_out * (exact - out)).sum(-1).detach()
+    return dict(zip(learned, torch.autograd.grad([exact, lse], [*learned.values()], [d_out, d_lse]), strict=True))
