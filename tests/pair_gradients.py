@@ -15,7 +15,9 @@ def spec(score: str, *shape: str, dtype: str = "float32", others: dict[str, Any]
     return {"name": "mine", "align": "top_left", "score": score, "inputs": {"t": bias, **(others or {})}, **more}
 
 
+ROWS = {"rows": {"value": 2, "runtime": True}}
 LENS = {"lens": {"shape": ["batch"], "dtype": "int32"}}
+PAD = {"pad": {"shape": ["batch", "kv_len"], "dtype": "bool"}}
 OTHER = {"u": {"shape": ["heads", "kv_len", "q_len"], "dtype": "float32", "grad": True}}
 SPECS = {
     "of each head of each batch element": spec("score + t[b, h, q, k]", "batch", *OF_HEADS),
@@ -30,7 +32,24 @@ SPECS = {
     "in a window of each": spec("score + t[q, k]", "q_len", "kv_len", others=LENS, mask="abs(q - k) < lens[b]"),
     "two of them": spec("score * (1 + t[h, q, k]) + u[h, k, q]", *OF_HEADS, others=OTHER),
     "with room for more": spec("score + t[h, q + 1, k + 2]", "heads", "q_len + 3", "kv_len + 2"),
+    "of groups of the batch": spec("score + t[b // 2, h, q, k]", "(batch + 1) // 2", *OF_HEADS),
+    "of groups by turns": spec("score * (1 + t[b % 2, q, k])", "2", "q_len", "kv_len"),
+    "of KV heads": spec("score + t[kv_h, q, k]", "kv_heads", "q_len", "kv_len", causal=True),
+    "of groups of both": spec("score + t[h % rows, q, b // rows, k]", "heads", "q_len", "batch", "kv_len", params=ROWS),
+    "of keys that exist": spec("score + t[b, h, q, k]", "batch", *OF_HEADS, others=PAD, mask="pad[b, k]"),
+    "causal, of keys that exist": spec("score + t[h, q, k]", *OF_HEADS, others=PAD, mask="pad[b, k]", causal=True),
+    "in a window, of keys that exist": spec(
+        "score + t[b // 3, q, k]", "batch", "q_len", "kv_len", others=PAD, mask="pad[b, k]", window={"left": 9}
+    ),
     "read twice": spec("score + t[h, q, k] - t[h, q + q_len, k] * 0.5", "heads", "2 * q_len", "kv_len"),
+}
+# Such inputs beside others, which another kernel adds up.
+GATE = {"s": {"shape": ["heads"], "dtype": "float32", "grad": True}}
+COLUMN = {"w": {"shape": ["batch", "kv_len"], "dtype": "float32", "grad": True}}
+BESIDE = {
+    "a scale of heads": spec("score * s[h] + t[h, q, k]", *OF_HEADS, others=GATE),
+    "a weight of keys": spec("score + t[b, h, q, k] * w[b, k]", "batch", *OF_HEADS, others=COLUMN, causal=True),
+    "a read of its own": spec("score + t[h, q, k] - t[h, 0, k]", *OF_HEADS),
 }
 
 
@@ -57,7 +76,9 @@ def made(found: Any, sizes: tuple[int, ...], head_dim: int = 16, dtype: str = "f
     inputs = {}
     for name, tensor in found["inputs"].items():
         shape = [eval(dim, {}, names) for dim in tensor["shape"]]  # noqa: S307
-        if tensor["dtype"] == "int32":
+        if tensor["dtype"] == "bool":
+            inputs[name] = (torch.rand(shape, generator=generator) < 0.7).to(device)
+        elif tensor["dtype"] == "int32":
             inputs[name] = torch.randint(1, kv_len, shape, generator=generator, dtype=torch.int32).to(device)
         else:
             drawn = torch.randn(shape, generator=generator).to(device, getattr(torch, tensor["dtype"]))

@@ -9,7 +9,7 @@ from flashgen.analysis.levels import COL, PAIR, level
 from flashgen.analysis.packed import begin_of, has_room, stride_of_sums
 from flashgen.analysis.registers import divides_keys, has_long_functions, has_lookups
 from flashgen.analysis.uniform import Uniform, uniform_of
-from flashgen.lang.bounds import KeyRange, key_range, row_range
+from flashgen.lang.bounds import KeyRange, conjuncts, key_range, row_range
 from flashgen.lang.derivative import Gradients, LoadSite, gradients
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.learned import Placement, placement
@@ -57,6 +57,12 @@ class Facts:
     def uses_schedule(self) -> bool:
         """Whether the mask says more than an interval of keys for each query, so that tiles are found by a kernel."""
         return not self.keys.closed
+
+    @cached_property
+    def schedule_pairs_up(self) -> bool:
+        """Whether what a schedule is for depends on query and key together, and does not say, as padding does, of some
+        queries and of some keys that they see nothing or are not seen."""
+        return any({"q", "k"} <= variables(part) for part in conjuncts(self.keys.residual))
 
     @property
     def rows_scheduled(self) -> bool:

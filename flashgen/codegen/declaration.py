@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flashgen.codegen.docstrings import SCALARS, dims_of
+from flashgen.codegen.kernels.backward_pairs import Axis
 from flashgen.codegen.learned import LearnedView, SiteView
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
 from flashgen.codegen.reference import SIZES
@@ -30,10 +31,10 @@ class Declaration:
 
 
 def declaration(
-    variant: Variant, names: Mapping[str, str], learned: LearnedView | None, owners: str | None = None
+    variant: Variant, names: Mapping[str, str], learned: LearnedView | None, owning: Sequence[Axis] | None = None
 ) -> Declaration:
-    """Of a variant under the names of generated code, of which `names` are those in the spec. `owners` of its elements
-    are what its kernel for pairs knows, if there is one."""
+    """Of a variant under the names of generated code, of which `names` are those in the spec. `owning` are the axes of
+    its kernel for pairs, if there is one."""
     drops = variant.dropout is not None
     known = (*SIZES, "total_q", "total_k", *(p.name for p in variant.runtime_params), *variant.dim_names)
     queries, both = with_packed_queries(variant).inputs, with_packed_sequences(variant).inputs
@@ -51,7 +52,7 @@ def declaration(
         + (("runtime.DROPOUT_P",) if drops else ()),
         tuple(_sums(site, known) for site in learned.sites) if learned else (),
         learned.loads if learned else 1,
-        owners,
+        None if owning is None else tuple_text([_owner(axis, known) for axis in owning]),
     )
 
 
@@ -84,6 +85,12 @@ def _sums(site: SiteView, known: Iterable[str]) -> str:
     apart = _function(site.apart.reads, known, " and ".join(site.apart.results) or "True") if site.writes else ""
     options = {"apart": apart, "turns": _quoted(site.shared_by) if site.shared_by else ""}
     return _made("Sums", [_quoted(site.name), _quoted(site.input)], options)
+
+
+def _owner(axis: Axis, known: Iterable[str]) -> str:
+    group = _function(axis.group.reads, known, axis.group.results[0]) if axis.grouped else ""
+    options = {"group": group, "strided": "True" if axis.kind == "strided" else ""}
+    return _made("Owner", [_quoted(axis.name)], options)
 
 
 def _called(name: str, public: str) -> dict[str, str]:

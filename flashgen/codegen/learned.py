@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.pairs import Function, named_apart
@@ -13,12 +13,12 @@ from flashgen.emit.prologue import Prologue
 from flashgen.emit.torch import emit
 from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
-from flashgen.lang.learned import Own, Placement, Sharing, steps_with_each
+from flashgen.lang.learned import Group, Own, Placement, Sharing, steps_with_each
 from flashgen.lang.log2 import of_qk, slope
 from flashgen.lang.magnitudes import is_finite
 from flashgen.lang.nodes import TRUE, Expr, Gather, const
 from flashgen.lang.show import show
-from flashgen.lang.traversal import inputs, variables
+from flashgen.lang.traversal import inputs, substitute, variables
 from flashgen.lang.variables import BEGIN_K, BEGIN_Q, is_uniform
 from flashgen.spec.variant import Variant
 
@@ -33,7 +33,7 @@ class SiteView:
     share the element at `corner`, after `corner_lines`. `writes` is "store" or "turns" where each pair has its own
     element if the constexpr `way` is true; "" elsewhere. On the host, `apart` is the condition for that,
     without a result where there is none to ask, and `shared_by` the axis, "batch" or "heads", whose programs take
-    turns.
+    turns. `may_lack`: the kernel that owns pairs may have added it up, and left the others.
     """
 
     name: str
@@ -53,6 +53,7 @@ class SiteView:
     way: str
     apart: Fragment
     shared_by: str
+    may_lack: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,16 @@ class LearnedView:
         return "k_last" in self.reads
 
 
+@dataclass(frozen=True)
+class Owned:
+    """The places of which each pair has an element, and who has elements of their own: each of the `told_apart` of "b"
+    and "h", and each of the groups."""
+
+    places: tuple[Placement, ...]
+    told_apart: frozenset[str]
+    groups: tuple[Group, ...]
+
+
 def learned_inputs(variant: Variant) -> tuple[str, ...]:
     """The inputs whose gradients are sums over pairs: all that have one but the sinks."""
     return tuple(t.name for t in variant.inputs if t.grad and not (variant.sink and t.name == "sinks"))
@@ -98,7 +109,9 @@ def learned_inputs(variant: Variant) -> tuple[str, ...]:
 def learned_view(facts: Facts, prologue: Prologue) -> LearnedView:
     """Work the texts out, for a kernel that owns queries; what they need before the loop goes to its prologue."""
     texts = SiteTexts(facts.variant, prologue)
-    sites = tuple(texts.site(each) for each in facts.placements)
+    owned = owned_pairs(facts)
+    lacking = () if owned is None or owned.places == facts.placements else owned.places
+    sites = tuple(replace(texts.site(each), may_lack=each in lacking) for each in facts.placements)
     return LearnedView(
         sites,
         tuple(texts.functions),
@@ -122,22 +135,23 @@ def summed_by_key(facts: Facts) -> bool:
     return bool(found) and walks and not facts.nonlinear and (whole or all(_shares_by_place(each) for each in found))
 
 
-def owners_of_pairs(facts: Facts) -> frozenset[str] | None:
-    """By which of "b" and "h" elements differ, where each pair has one and all who share it share all of its head.
+def owned_pairs(facts: Facts) -> Owned | None:
+    """What a kernel that owns tiles of pairs adds up; None where it can't.
 
-    A kernel that owns tiles of pairs adds these gradients up. None where there are others too, where a schedule says
-    which tiles are seen, or where there is dropout.
+    That is where each pair has elements, all who share them share all of its head, the same at each place. Dropout and
+    masks that a schedule is for are left to the kernel that walks along with them.
     """
-    found = {None if each.own is None else each.own.told_apart for each in facts.placements}
-    if len(found) != 1 or facts.uses_schedule or facts.variant.dropout is not None:
+    places = tuple(each for each in facts.placements if each.own is not None)
+    owns = {(each.own.told_apart, each.own.groups) for each in places if each.own is not None}
+    if len(owns) != 1 or facts.schedule_pairs_up or facts.variant.dropout is not None:
         return None
-    (owners,) = found
-    if owners is None:
-        return None
+    ((told_apart, groups),) = owns
+    numbers = {group.number: const(0) for group in groups}
+    read = variables(*(substitute(each.offset, numbers) for each in places))
     # A score is another one for each who shares.
-    fixed = owners | ({"kv_h"} if "h" in owners else set()) | ({"score"} if owners == {"b", "h"} else set())
-    read = variables(*(each.offset for each in facts.placements))
-    return owners if read & {"b", "h", "kv_h", "score", *variables(BEGIN_Q, BEGIN_K)} <= fixed else None
+    fixed = told_apart | ({"kv_h"} if "h" in told_apart else set()) | ({"score"} if told_apart == {"b", "h"} else set())
+    others = read & {"b", "h", "kv_h", "score", *variables(BEGIN_Q, BEGIN_K)} - fixed
+    return None if others else Owned(places, told_apart, groups)
 
 
 def _shares_by_place(found: Placement) -> bool:

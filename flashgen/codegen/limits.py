@@ -58,34 +58,37 @@ def clipped(text: str, bound: Expr, prologue: Prologue) -> str:
 
 
 def loop_limits(facts: Facts, prologue: Prologue) -> Fragment:
-    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys.
+    """Statements for `first`, `full_start`, `full_end` and `stop`, the ends of the loops over keys; for `first` and
+    `stop` alone where the mask says more than these, so that no key is known to be seen by each row.
 
     What they read of the prologue is not among their `reads`.
     """
-    lines = ["", "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."]
     keys, inside, call = facts.keys, facts.ends_before_kv_len, prologue.dialect.call
     reads = ("BN",) if keys.upper and inside else ("BN", "kv_len")
     if keys.upper:
         assert keys.upper_bound is not None
         least, greatest = extremes(expression(linear(op("add", keys.upper_bound, const(1)))), prologue)
-        stop, end = (each if inside else str(call("minimum", each, "kv_len")) for each in (greatest, least))
+        stop, end = (text if inside else str(call("minimum", text, "kv_len")) for text in (greatest, least))
     else:
         stop, end = "kv_len", "kv_len"
     whole = f"{call('maximum', end, '0')} // BN * BN"
     if not keys.lower:
-        lines[1] = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
-        lines += [f"stop = {stop}", f"full_end = {whole}"]
-        return Fragment(tuple(lines), reads=reads, defines=("stop", "full_end"))
-    assert keys.lower_bound is not None
-    least, greatest = extremes(keys.lower_bound, prologue)
-    start = call("cdiv", call("maximum", greatest, "0"), "BN")
-    lines += [
-        f"first = {call('maximum', least, '0')} // BN * BN",
-        f"stop = {call('maximum', stop, 'first')}",
-        f"full_start = {call('minimum', start, call('cdiv', 'stop', 'BN'))} * BN",
-        f"full_end = {call('maximum', whole, 'full_start')}",
-    ]
-    return Fragment(tuple(lines), reads=reads, defines=("first", "stop", "full_start", "full_end"))
+        text = "# Keys below stop are seen by some row of the tile, those below full_end by each row."
+        some, each = {"stop": stop}, {"full_end": whole}
+    else:
+        assert keys.lower_bound is not None
+        least, greatest = extremes(keys.lower_bound, prologue)
+        start = call("cdiv", call("maximum", greatest, "0"), "BN")
+        text = "# Keys [first, stop) are seen by some row of the tile, [full_start, full_end) by each row."
+        some = {"first": f"{call('maximum', least, '0')} // BN * BN", "stop": f"{call('maximum', stop, 'first')}"}
+        each = {
+            "full_start": f"{call('minimum', start, call('cdiv', 'stop', 'BN'))} * BN",
+            "full_end": f"{call('maximum', whole, 'full_start')}",
+        }
+    if not keys.closed:
+        text, each = "# What is left out here is seen by no row of the tile.", {}
+    ends = {**some, **each}
+    return Fragment(("", text, *(f"{name} = {end}" for name, end in ends.items())), reads=reads, defines=tuple(ends))
 
 
 def scheduled_tiles(

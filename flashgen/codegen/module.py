@@ -74,7 +74,7 @@ def module_view(variant: Variant, kernels: RenderedKernels, identity: Identity) 
         variant,
         {inside: name for name, inside in names.items()},
         inputs.learned if inputs else None,
-        by_pair.owners if by_pair else None,
+        by_pair.owning if by_pair else None,
     )
     reference = reference_view(variant)
     defaults, without_dropout = (

@@ -77,7 +77,7 @@ def row_range(mask: Expr, bottom_right: bool, ranges: Ranges | None = None) -> K
     def back(expr: Expr) -> Expr:
         return fold(substitute(expr, {Q: K, KV_LEN: Q_LEN, Q_LEN: KV_LEN}))
 
-    parts = _conjuncts(mask)
+    parts = conjuncts(mask)
     closed = [part for part in parts if turned(part).closed]
     found = turned(_all(closed))
     return KeyRange(
@@ -85,7 +85,7 @@ def row_range(mask: Expr, bottom_right: bool, ranges: Ranges | None = None) -> K
     )
 
 
-def _conjuncts(mask: Expr) -> list[Expr]:
+def conjuncts(mask: Expr) -> list[Expr]:
     """What a mask is joined of by "and", each once."""
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()

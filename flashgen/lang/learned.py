@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial, reduce
 
 from flashgen.lang.derivative import LoadSite
 from flashgen.lang.fold import fold
@@ -17,7 +18,7 @@ from flashgen.lang.linear import Linear, expression, linear
 from flashgen.lang.nodes import COMPARISONS, FALSE, TRUE, Expr, Gather, Op, Type, const, op, var
 from flashgen.lang.places import one_place
 from flashgen.lang.traversal import inputs, substitute, transform, variables
-from flashgen.lang.variables import K_FIRST, KV_LEN, Q_FIRST, Q_LEN, B, H, K, Q
+from flashgen.lang.variables import BATCH, HEADS, K_FIRST, KV_H, KV_HEADS, KV_LEN, Q_FIRST, Q_LEN, B, H, K, Q
 
 _DISTANCE = var("q - k", Type.INT)  # no name of the language, so that it meets none
 
@@ -33,15 +34,28 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True)
+class Group:
+    """Batch elements, or heads, that share elements with each other and with no others: those of one `number`, which is
+    `axis // size`, or where they are `strided` `axis % size`; `axis` is B or H."""
+
+    axis: Expr
+    number: Expr
+    size: Expr
+    strided: bool = False
+
+
+@dataclass(frozen=True)
 class Own:
     """Each pair of a head has an element to itself, so that a plain store will do.
 
     That holds where `when` does, a bool of sizes and runtime params: otherwise indices may leave the tensor, and share
-    its edge. `told_apart` are those of "b" and "h" whose pairs never share one either.
+    its edge. `told_apart` are those of "b" and "h" whose pairs never share one either, `groups` is how the others are
+    told apart, if they are.
     """
 
     when: Expr
     told_apart: frozenset[str]
+    groups: tuple[Group, ...] = ()
 
     @property
     def shared_by(self) -> str:
@@ -138,30 +152,66 @@ def steps_with_each(gather: Gather) -> bool:
 
 
 def _own(gather: Gather, sizes: Sequence[Expr], ranges: Ranges) -> Own | None:
-    """Whether the indices tell all pairs of a head apart, and all heads and batch elements.
+    """Whether the indices tell all pairs of a head apart, and all heads and batch elements, or groups of them.
 
     That takes one index for each of q and k, a multiple of it plus sizes and runtime params.
     """
-    positions = {
+    ends = {
         Q: (op("sub", KV_LEN, Q_LEN), op("sub", KV_LEN, const(1))) if ranges.bottom_right else _below(Q_LEN),
         K: _below(KV_LEN),
+        B: _below(BATCH),
+        H: _below(HEADS),
     }
-    when: Expr = TRUE
-    told_apart: set[Expr] = set()
-    for axis, (index, size) in enumerate(zip(gather.indices, sizes, strict=True)):
+    conditions: dict[Expr, Expr] = {}
+    groups: dict[Expr, Group] = {}
+    for index, size in zip(gather.indices, sizes, strict=True):
         form = linear(index)
-        if set(form.terms) in ({B}, {H}) and not any(ranges.guard(gather, axis, size)):
-            told_apart |= set(form.terms)
-        for position, ends in positions.items():
-            slope, rest = form.terms.get(position, 0), form.without(position)
-            if slope and _is_scalar(expression(rest)):
-                low, high = (rest + linear(end) * slope for end in (ends if slope > 0 else ends[::-1]))
-                inside = op("and", _at_least_0(low), _at_least_0(linear(size) - high - Linear({}, 1)))
-                when = fold(op("and", when, inside))
-                told_apart.add(position)
-    if not told_apart >= {Q, K} or when is FALSE:
+        for number in form.terms:
+            if not _is_scalar(expression(form.without(number))):
+                continue
+            if number in ends:
+                conditions[number] = _inside(form, number, ends[number], size)
+            elif (group := _group(number)) is not None:
+                groups[group.axis] = group
+                conditions[number] = op("and", _exists(group), _inside(form, number, _numbers(group), size))
+    if not {Q, K} <= conditions.keys():
         return None
-    return Own(when, frozenset(variables(*(told_apart & {B, H}))))
+    left = [group for axis, group in groups.items() if axis not in conditions]
+    told_apart = [each for each in ends if each in conditions]
+    when = fold(reduce(partial(op, "and"), (conditions[each] for each in (*told_apart, *(g.number for g in left)))))
+    return None if when is FALSE else Own(when, frozenset(variables(*told_apart) & {"b", "h"}), tuple(left))
+
+
+def _inside(form: Linear, position: Expr, ends: tuple[Expr, Expr], size: Expr) -> Expr:
+    """Whether the index of this form is inside its dimension wherever the position lies between its ends."""
+    slope, rest = form.terms[position], form.without(position)
+    low, high = (rest + linear(end) * slope for end in (ends if slope > 0 else ends[::-1]))
+    return op("and", _at_least_0(low), _at_least_0(linear(size) - high - Linear({}, 1)))
+
+
+def _group(number: Expr) -> Group | None:
+    """The groups that this value numbers, if it does."""
+    if number is KV_H:
+        return Group(H, number, op("floordiv", HEADS, KV_HEADS))
+    if not isinstance(number, Op) or number.name not in ("floordiv", "mod"):
+        return None
+    axis, size = number.args
+    return Group(axis, number, size, number.name == "mod") if axis in (B, H) and _is_scalar(size) else None
+
+
+def _exists(group: Group) -> Expr:
+    """Whether a group has anything: heads that share keys and values do."""
+    return TRUE if group.number is KV_H else _at_least_0(linear(op("sub", group.size, const(1))))
+
+
+def _numbers(group: Group) -> tuple[Expr, Expr]:
+    """The first and the last number of a group."""
+    if group.number is KV_H:
+        return _below(KV_HEADS)
+    many = {B: BATCH, H: HEADS}[group.axis]
+    if group.strided:
+        return _below(op("min", group.size, many))
+    return const(0), op("floordiv", op("sub", many, const(1)), group.size)
 
 
 def _below(length: Expr) -> tuple[Expr, Expr]:

@@ -12,8 +12,8 @@ def _integer(name: str) -> Expr:
 
 # A pair of a query and a key: its score, which is the dot product `qk` times the scale, and where it stands.
 SCORE, QK, SCALE = (var(name, Type.FLOAT) for name in ("score", "qk", "scale"))
-B, H, Q, K = map(_integer, ("b", "h", "q", "k"))
-BATCH, Q_LEN, KV_LEN = map(_integer, ("batch", "q_len", "kv_len"))
+B, H, KV_H, Q, K = map(_integer, ("b", "h", "kv_h", "q", "k"))
+BATCH, HEADS, KV_HEADS, Q_LEN, KV_LEN = map(_integer, ("batch", "heads", "kv_heads", "q_len", "kv_len"))
 LAST_KEY = op("sub", KV_LEN, const(1))
 
 # The first and last positions of a kernel's tile: of its queries, of its keys, and of the queries at hand where its

@@ -25,7 +25,7 @@ from flashgen.runtime.input_gradients import (
     adds_inputs,
     are_by_pair,
     input_gradients,
-    pair_gradients,
+    pair_sums,
     sums_of_inputs,
 )
 from flashgen.runtime.kernels.delta import launch_delta
@@ -62,7 +62,7 @@ def attention_backward(
     asked = {name for name, needed in zip(variant.learned, needs[3:], strict=True) if needed} if variant.learned else ()
     summed = bool(asked and asked & variant.summed)
     by_pair = summed and are_by_pair(variant, call)
-    sums = sums_of_inputs(variant, call, exact) if summed and not by_pair else None
+    sums = sums_of_inputs(variant, call, exact, by_pair) if summed else None
     dq = dk = dv = None
     if needs_k or needs_v:
         dq, dk, dv = key_gradients_of(variant, call, kv_config, rows, dq_sums, sums, plan)
@@ -72,9 +72,8 @@ def attention_backward(
     if not asked:
         return dq, dk, dv, *(None for _ in variant.learned)
     by_keys = kv_config if needs_k or needs_v else None
-    learned = pair_gradients(variant, call, rows) if by_pair else {}
-    if sums is not None:
-        learned = input_gradients(variant, call, rows, sums, by_keys)
+    of_pairs = pair_sums(variant, call, rows) if by_pair else {}
+    learned = input_gradients(variant, call, rows, sums, by_keys, of_pairs) if summed else {}
     if variant.sink in asked:
         learned[variant.sink] = sink_gradient(call.given[f"{variant.sink}_ptr"], rows, variant.natural)
     for name in asked - learned.keys():  # no score depends on it

@@ -90,3 +90,13 @@ class Sums:
     input: str
     apart: OfSizes | None = None
     turns: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """By what elements of learned inputs differ, where each pair has some: by the `axis`, "b" or "h", or by groups of
+    so many that follow one another; of a `strided` one it is the distance between its own."""
+
+    axis: str
+    group: OfSizes | None = None
+    strided: bool = False

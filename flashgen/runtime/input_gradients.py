@@ -16,60 +16,76 @@ from flashgen.runtime.config import Config
 from flashgen.runtime.declared import Sums, names_of
 from flashgen.runtime.exact_sums import input_gradient, input_sums
 from flashgen.runtime.forward_pass import query_schedule
-from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL, Shares, shares_of
+from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL, Groups, Shares, shares_of
 from flashgen.runtime.kernels.learned import LEARNED_KERNEL, InputSums
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.variant import Variant
 
 _FLOAT32 = 4
+_NONE: Mapping[str, torch.Tensor] = {}
 
 
-def sums_of_inputs(variant: Variant, call: Call, exact: bool) -> InputSums:
-    """Room for them; with `exact` they come out the same on every run."""
+def sums_of_inputs(variant: Variant, call: Call, exact: bool, by_pair: bool = False) -> InputSums | None:
+    """Room for them; with `exact` they come out the same on every run. None where the kernel `by_pair` makes all, and
+    none for those that it makes."""
     sizes = _sizes(call)
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor | None] = {}
     ways: dict[str, bool] = {}
     at_once = call.sizes.batch * call.sizes.heads
     for each in variant.sums:
-        way = not call.sizes.packed and _is_apart(each, sizes) and (exact or not each.turns)
+        left_out = by_pair and each.apart is not None
+        way = not left_out and not call.sizes.packed and _is_apart(each, sizes) and (exact or not each.turns)
         ways |= {f"{each.name.upper()}_APART": way, f"{each.name.upper()}_IN_TURNS": way}
         if way and each.turns:
             at_once = min(at_once, 1 if each.turns == "heads" else call.sizes.heads)
-        tensors[f"{each.name}_ptr"] = input_sums(call.given[f"{each.input}_ptr"], exact and not way)
+        room = None if left_out else input_sums(call.given[f"{each.input}_ptr"], exact and not way)
+        tensors[f"{each.name}_ptr"] = room
+    if all(room is None for room in tensors.values()):
+        return None
     return InputSums(tensors, ways, at_once, _strides(variant, call))
 
 
 def are_by_pair(variant: Variant, call: Call) -> bool:
-    """Whether each pair of the call has elements of its own, so that `pair_gradients` makes them all."""
+    """Whether `pair_sums` adds up what each pair of the call has elements of its own for."""
+    if variant.owners is None or call.sizes.packed:
+        return False
     sizes = _sizes(call)
-    return variant.owners is not None and not call.sizes.packed and all(_is_apart(each, sizes) for each in variant.sums)
+    return all(_is_apart(each, sizes) for each in _owned(variant))
 
 
-def pair_gradients(variant: Variant, call: Call, rows: Incoming) -> dict[str, torch.Tensor]:
-    """The gradients by the names of the inputs, where each pair has an element: the same on every run."""
-    places = Counter(each.input for each in variant.sums)
-    config, shared_out = _by_pair(variant, call, alone=max(places.values()) == 1)
+def pair_sums(variant: Variant, call: Call, rows: Incoming) -> dict[str, torch.Tensor]:
+    """The sums of the places where each pair has an element, by the names of kernels' parameters: the same on every
+    run."""
+    owned, places = _owned(variant), Counter(each.input for each in variant.sums)
+    sizes = _sizes(call)
+    owners = {owner.axis: owner for owner in variant.owners or ()}
+    counts = {"b": call.sizes.batch, "h": call.sizes.heads}
+    groups = {axis: Groups.of(count, owners.get(axis), sizes) for axis, count in counts.items()}
+    config, shared_out = _by_pair(variant, call, groups, alone=all(places[each.input] == 1 for each in owned))
     sums = {
         each.name: _room(call.given[f"{each.input}_ptr"], shared_out.splits, whole=places[each.input] == 1)
-        for each in variant.sums
+        for each in owned
     }
-    BACKWARD_PAIRS_KERNEL.launch(variant, call, config, rows, sums, _strides(variant, call), shared_out)
-    totals = {f"{name}_ptr": each[0] if shared_out.splits == 1 else each.sum(0) for name, each in sums.items()}
-    return _by_input(variant, call, totals)
+    BACKWARD_PAIRS_KERNEL.launch(variant, call, config, rows, sums, _strides(variant, call), groups, shared_out)
+    return {f"{name}_ptr": each[0] if shared_out.splits == 1 else each.sum(0) for name, each in sums.items()}
 
 
-def _by_pair(variant: Variant, call: Call, alone: bool) -> tuple[Config, Shares]:
+def _owned(variant: Variant) -> list[Sums]:
+    """The places where each pair may have an element of its own."""
+    return [each for each in variant.sums if each.apart is not None]
+
+
+def _by_pair(variant: Variant, call: Call, groups: Mapping[str, Groups], alone: bool) -> tuple[Config, Shares]:
     """In which tiles, and by how many programs. Sums in float32, of splits or of places that are not `alone`, take the
     room of what is read so."""
-    assert variant.owners is not None
     read = variant.loads * max(each.dtype.itemsize for each in variant.inputs)
     config = pairs_config(call, read if alone else max(read, _FLOAT32))
-    elements = sum(call.given[f"{each.input}_ptr"].numel() for each in variant.sums)
-    found = shares_of(call, config, variant.owners, elements)
+    elements = sum(call.given[f"{each.input}_ptr"].numel() for each in _owned(variant))
+    found = shares_of(call, config, groups, elements)
     if found.splits == 1:
         return config, found
     config = pairs_config(call, max(read, _FLOAT32))
-    return config, shares_of(call, config, variant.owners, elements)
+    return config, shares_of(call, config, groups, elements)
 
 
 def _room(tensor: torch.Tensor, splits: int, whole: bool) -> torch.Tensor:
@@ -99,12 +115,16 @@ def _is_apart(place: Sums, sizes: Mapping[str, Any]) -> bool:
 
 
 def input_gradients(
-    variant: Variant, call: Call, rows: Incoming, sums: InputSums, keys: Config | None
+    variant: Variant, call: Call, rows: Incoming, sums: InputSums | None, keys: Config | None,
+    of_pairs: Mapping[str, torch.Tensor] = _NONE,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """The gradients by the names of the inputs. `keys` is the config in which the kernel for dK and dV ran, if it did.
+    """The gradients by the names of the inputs, from sums and those `of_pairs`. `keys` is the config in which the
+    kernel for dK and dV ran, if it did.
 
     Where that has a part in the sums, this is what it left: nothing, or tiles whose pairs share one element.
     """
+    if sums is None:
+        return _by_input(variant, call, of_pairs)
     added = keys is not None and adds_inputs(variant, keys)
     leaves = variant.takes("learned", "SKIP_UNIFORM")
     if not added or leaves:
@@ -114,14 +134,16 @@ def input_gradients(
             config = rest_config(call, keys, variant.loads)
         schedule = query_schedule(variant, call, config) if scheduled else {}
         LEARNED_KERNEL.launch(variant, call, config, rows, schedule, sums, added)
-    return _by_input(variant, call, sums.tensors)
+    return _by_input(variant, call, {**sums.tensors, **of_pairs})
 
 
-def _by_input(variant: Variant, call: Call, sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _by_input(variant: Variant, call: Call, sums: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
     """The gradients by the names of the inputs, from the sums of all places where each is read."""
     found: dict[str, list[torch.Tensor]] = {}
     for each in variant.sums:
-        found.setdefault(each.input, []).append(sums[f"{each.name}_ptr"])
+        part = sums[f"{each.name}_ptr"]
+        assert part is not None
+        found.setdefault(each.input, []).append(part)
     return {name: input_gradient(call.given[f"{name}_ptr"], *parts) for name, parts in found.items()}
 
 

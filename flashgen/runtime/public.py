@@ -8,7 +8,7 @@ from flashgen.runtime.attention_varlen import attend_varlen, make_varlen_plan
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
-from flashgen.runtime.declared import Input, Param, Sums
+from flashgen.runtime.declared import Input, Owner, Param, Sums
 from flashgen.runtime.defaults import (
     beside_pairs,
     built_in,
@@ -54,6 +54,7 @@ __all__ = [
     "Identity",
     "Input",
     "Lookup",
+    "Owner",
     "Param",
     "Plan",
     "Sizes",

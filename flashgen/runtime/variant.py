@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.declared import Input, Param, Sums
+from flashgen.runtime.declared import Input, Owner, Param, Sums
 from flashgen.runtime.identity import Identity
 from flashgen.runtime.signature import Signature, signature_of
 
@@ -19,9 +19,9 @@ class Variant:
 
     `kernels` are its kernels by the names of their records, `configs` what finds the configs of each family of them, a
     `Lookup`. `inputs` and `params` are the caller's; `sums` where gradients of inputs are added up, by a kernel of
-    their own that `loads` so many values for each pair. `owners` are those of "b" and "h" by which elements differ
-    where each pair has some of its own, which is for another kernel; None where none has. `sink` names the input that
-    has one more logit for each row.
+    their own that `loads` so many values for each pair. `owners` tell by what elements differ else where each pair has
+    some of its own, which is for another kernel; None where none has. `sink` names the input that has one more logit
+    for each row.
     `span` is how many keys a query sees at most, None where no constant says. `by_batch` and `by_head` tell whether a
     mask that needs a schedule differs from one batch element, or head, to the next. `counts_batch`: what a batch
     element gets depends on its number, or on how many there are. `packed`: sequences are packed, and cu_seqlens and
@@ -36,7 +36,7 @@ class Variant:
     params: tuple[Param, ...] = ()
     sums: tuple[Sums, ...] = ()
     loads: int = 1
-    owners: str | None = None
+    owners: tuple[Owner, ...] | None = None
     sink: str = ""
     span: int | None = None
     by_batch: bool = False

@@ -31,7 +31,7 @@ DOCUMENTS = {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}}
     "more",
     [
         {"score": "score + t0[h, min(q, k), k]"},  # pairs share elements
-        {"score": "score + t0[h // 2 * 2, q, k]"},  # heads share some, and not all
+        {"score": "score + t0[min(h, 2), q, k]"},  # heads share some, others do not
         {"dropout": 0.1},
     ],
     ids=["shared by pairs", "shared by some heads", "dropout"],
@@ -40,10 +40,22 @@ def test_others_do_not_have_it(more: dict[str, object]) -> None:
     assert "backward_pairs.py" not in render(load(learned("float32", **more)))
 
 
-def test_a_mask_that_needs_a_schedule_skips_by_it() -> None:
-    found = learned("float32", mask="doc[b, q] == doc[b, k]")
+@pytest.mark.parametrize(
+    ("mask", "skips"),
+    [
+        ("doc[b, q] == doc[b, k]", True),
+        ("(doc[b, k] > 0) & (doc[b, q] == doc[b, k])", True),
+        ("doc[b, k] > 0", False),  # whole queries and keys are left out
+        ("(doc[b, q] > 0) & (doc[b, k] > 0) & (k <= q)", False),
+        ("not ((doc[b, q] < 1) or (doc[b, k] < 1))", False),
+    ],
+)
+def test_a_mask_that_leaves_tiles_out_skips_them_by_a_schedule(mask: str, skips: bool) -> None:
+    found = learned("float32", mask=mask)
     found["inputs"] = {**found["inputs"], **DOCUMENTS}  # type: ignore[dict-item]
-    assert "backward_pairs.py" not in render(load(found))
+    files = render(load(found))
+    assert "schedule.py" in files
+    assert ("backward_pairs.py" not in files) == skips
 
 
 @pytest.mark.parametrize("shape", [["heads", "q_len", "kv_len"], ["batch", "heads", "q_len", "kv_len"]], ids=str)

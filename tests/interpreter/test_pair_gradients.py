@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from pair_gradients import OF_HEADS, SPECS, Made, gradients, made, spec
+from pair_gradients import BESIDE, OF_HEADS, SPECS, Made, gradients, made, spec
 
 from flashgen.codegen import generate, load_module
 from flashgen.runtime.kernels import backward_pairs
@@ -57,6 +57,18 @@ def test_they_are_those_of_the_formula(name: str, sizes: tuple[int, ...], tmp_pa
     assert "_backward_inputs" not in kernels
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_those_beside_others_are(name: str, sizes: tuple[int, ...], deterministic: bool, tmp_path: Path) -> None:
+    module, call = module_of(BESIDE[name], tmp_path), made(BESIDE[name], sizes)
+    wanted = gradients(module.reference, call, double=True)
+    for each, gradient in gradients(module.attention, call, deterministic=deterministic).items():
+        bound = 4e-6 * max(1.0, wanted[each].abs().max().item()) * math.sqrt(sizes[0] * sizes[1])
+        torch.testing.assert_close(gradient.double(), wanted[each], rtol=0, atol=bound)
+    assert {"_backward_pairs", "_backward_inputs"} <= {*launched(module.attention, call)}
+
+
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_those_of_16_bits_are_rounded_once(sizes: tuple[int, ...], tmp_path: Path) -> None:
     found = spec("score + t[h, q, k]", *OF_HEADS, dtype="bfloat16")
@@ -87,15 +99,16 @@ def test_tensors_that_repeat_along_a_dimension_are_read_right(repeated: str, hea
     ("change", "sizes"),
     [
         ({"align": "bottom_right"}, (2, 2, 2, 20, 40)),  # the last queries' positions lie outside
-        ({"score": "score + t[kv_h, q, k]"}, (2, 4, 2, 20, 20)),  # heads that share keys share elements, others not
-        ({"score": "score + t[h, q, k] * s[h]"}, (2, 2, 2, 20, 20)),  # another input has one for all pairs
+        ({"score": "score + t[min(h, 1), q, k]"}, (2, 4, 2, 20, 20)),  # some heads share elements, others do not
+        ({"score": "score + t[h // (b + 1), q, k]"}, (2, 4, 2, 20, 20)),  # not the same ones in all batch elements
+        ({"score": "score + t[h, q, k] + t[h // 2, q, k]"}, (2, 4, 2, 20, 20)),  # not the same ones at both places
+        (spec("score + t[b // n, q, k]", "1", "q_len", "kv_len", params={"n": 2}), (5, 2, 2, 20, 20)),  # one too few
         (spec("score + t[h, q, k, clamp(floor(score), 0, 3)]", *OF_HEADS, "4"), (3, 2, 2, 20, 20)),
     ],
-    ids=["beyond the ends", "of KV heads", "beside others", "by the score"],
+    ids=["beyond the ends", "of some heads", "by the batch", "two kinds", "too few", "by the score"],
 )
 def test_others_are_left_to_the_kernel_that_adds_up(change: Any, sizes: tuple[int, ...], tmp_path: Path) -> None:
-    gate = {"s": {"shape": ["heads"], "dtype": "float32", "grad": True}} if "s[h]" in change.get("score", "") else None
-    found = spec("score + t[h, q, k]", *OF_HEADS, others=gate) | change
+    found = spec("score + t[h, q, k]", *OF_HEADS) | change
     module, call = module_of(found, tmp_path), made(found, sizes)
     assert "_backward_inputs" in launched(module.attention, call)
     wanted = gradients(module.reference, call, double=True)

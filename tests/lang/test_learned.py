@@ -171,7 +171,16 @@ BIASES: dict[str, tuple[list[Expr], list[Expr], bool, str | None, str]] = {
     "heads of keys": ([B, KV_H, ROW, K], [BATCH, KV_HEADS, Q_LEN, KV_LEN], True, "True", "heads"),
     "backwards": ([H, ROW, compile("kv_len - 1 - k")], [HEADS, Q_LEN, KV_LEN], True, "True", "batch"),
     "fixed size": ([B, H, Q, K], [BATCH, HEADS, const(5), const(6)], False, "5 >= q_len and 6 >= kv_len", ""),
-    "heads beyond": ([B, H, Q, K], [BATCH, const(2), Q_LEN, KV_LEN], False, "True", "heads"),
+    "heads beyond": ([B, H, Q, K], [BATCH, const(1), Q_LEN, KV_LEN], False, "1 >= heads", ""),
+    "fixed heads": ([B, H, Q, K], [BATCH, const(2), Q_LEN, KV_LEN], False, "2 >= heads", ""),
+    "groups": (
+        [B, compile("h // 3"), ROW, K], [BATCH, HEADS, Q_LEN, KV_LEN], True, "heads - 1 >= (heads - 1) // 3", "heads"
+    ),
+    "strided groups": (
+        [compile("b // 2"), ROW, compile("h % 3 + 1"), K], [const(1), Q_LEN, HEADS, KV_LEN], True,
+        "0 >= (batch - 1) // 2 and heads - 1 >= min(3, heads)", "heads",
+    ),
+    "no groups": ([compile("b // (b + 1)"), ROW, K], [BATCH, Q_LEN, KV_LEN], True, "True", "heads"),
     "every other key": ([H, ROW, compile("k // 2")], [HEADS, Q_LEN, KV_LEN], True, None, ""),
     "sum": ([H, ROW, compile("q + k")], [HEADS, Q_LEN, compile("2 * kv_len")], True, None, ""),
     "by heads": ([H, ROW, compile("k + h")], [HEADS, Q_LEN, compile("kv_len + heads")], True, None, ""),
@@ -189,6 +198,12 @@ def test_pairs_with_an_element_to_themselves(name: str, q_len: int, kv_len: int)
     if found.own is None or not evaluate(found.own.when, SIZES | lengths):
         return
     assert found.own.shared_by == shared_by
+    all_places = list(places(q_len, kv_len, bottom_right=bottom_right))
+    if name != "no groups":
+        numbers = [*map(compile, found.own.told_apart), *(group.number for group in found.own.groups)]
+        owners = [(*(evaluate(number, at) for number in numbers), at["q"], at["k"]) for at in all_places]
+        offsets = [evaluate(found.offset, at) for at in all_places]
+        assert len(set(owners)) == len(set(offsets)) == len(set(zip(owners, offsets, strict=True)))
     takes_turns = {"": lambda at: 0, "batch": lambda at: at["b"], "heads": lambda at: (at["b"], at["h"])}[shared_by]
-    written = [(takes_turns(at), evaluate(found.offset, at)) for at in places(q_len, kv_len, bottom_right=bottom_right)]
+    written = [(takes_turns(at), evaluate(found.offset, at)) for at in all_places]
     assert len(set(written)) == len(written)

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from flashgen.runtime.backward import Incoming, d_out_strides
 from flashgen.runtime.call import Call, qkv_strides
 from flashgen.runtime.config import Config
+from flashgen.runtime.declared import Owner, names_of
 from flashgen.runtime.kernels.backward_q import DEFAULTS
 from flashgen.runtime.kernels.kernel import Kernel, Task
 from flashgen.runtime.kernels.portable import (
@@ -45,6 +47,27 @@ _INTERPRETED = 2
 
 
 @dataclass(frozen=True)
+class Groups:
+    """`count` groups of batch elements or heads that share elements, of `size` at most; the kernel takes the `step`, as
+    an `Owner` has it."""
+
+    count: int
+    size: int
+    step: int
+
+    @staticmethod
+    def of(many: int, owner: Owner | None, sizes: Mapping[str, Any]) -> Groups:
+        """Of so many batch elements or heads, all of which share elements where there is no owner."""
+        if owner is None:
+            return Groups(1, many, 1)
+        if owner.group is None:
+            return Groups(many, 1, 1)
+        step = owner.group(*(sizes[name] for name in names_of(owner.group)))
+        often = -(-many // step)
+        return Groups(min(step, many), often, step) if owner.strided else Groups(often, min(step, many), step)
+
+
+@dataclass(frozen=True)
 class Shares:
     """How the work is shared out: a program for each `run` tiles of keys of each tile of queries of each owner of
     elements, for each of `splits` parts of those who share them."""
@@ -65,17 +88,14 @@ def shares(owners: int, sharers: int, q_tiles: int, k_tiles: int, multiprocessor
     return Shares(owners * q_tiles * -(-k_tiles // run) * splits, run, splits)
 
 
-def shares_of(call: Call, config: Config, owners: str, elements: int) -> Shares:
-    """Those of a call, where `owners` are the ones of "b" and "h" by which `elements` differ, that many in all."""
+def shares_of(call: Call, config: Config, groups: Mapping[str, Groups], elements: int) -> Shares:
+    """Those of a call, where the inputs have so many elements in all."""
     s = call.sizes
-    counts = {"b": s.batch, "h": s.heads}
-    owning = [counts[axis] for axis in owners]
-    sharing = [count for axis, count in counts.items() if axis not in owners]
     gpu = call.q.get_device()
     many = _INTERPRETED if gpu < 0 else torch.cuda.get_device_properties(gpu).multi_processor_count
     tiles = -(-s.q_len // config.BM), -(-s.kv_len // config.BN)
-    most = max(1, _BYTES_OF_SPLITS // (4 * max(elements, 1)))
-    return shares(math.prod(owning), math.prod(sharing), *tiles, many, most)
+    owners, sharers = (math.prod(found) for found in zip(*((g.count, g.size) for g in groups.values()), strict=True))
+    return shares(owners, sharers, *tiles, many, max(1, _BYTES_OF_SPLITS // (4 * max(elements, 1))))
 
 
 def for_bytes(config: Config, pair_bytes: int) -> Config:
@@ -108,15 +128,16 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 def _launch(
     variant: Variant, call: Call, config: Config, rows: Incoming, sums: Mapping[str, torch.Tensor],
-    strides: Mapping[str, int], shared_out: Shares,
+    strides: Mapping[str, int], groups: Mapping[str, Groups], shared_out: Shares,
 ) -> None:  # fmt: skip
     """Store each element's sum, `sums` by the names of the places where inputs are read, [splits, *shape] each, in
-    which elements are numbered in these `strides`."""
+    which elements are numbered in these `strides`. `groups` are those of "b" and "h"."""
     tensors = backward_tensors(call, rows)
     tensors |= {name: _apart(tensors[name]) for name in ("q_ptr", "k_ptr", "v_ptr", "d_out_ptr")}
     q, k, v, d_out = (tensors[name] for name in ("q_ptr", "k_ptr", "v_ptr", "d_out_ptr"))
     relaunch(
-        variant.kernels["backward_pairs"], (call.layout, call.own, rows.strides, config, shared_out),
+        variant.kernels["backward_pairs"],
+        (call.layout, call.own, rows.strides, config, *groups.values(), shared_out),
         {**tensors, **{f"{name}_ptr": each for name, each in sums.items()}},
         lambda: BACKWARD_PAIRS_KERNEL.setup(
             call, config, shared_out.programs,
@@ -124,6 +145,8 @@ def _launch(
                 **row_numbers(call, rows), **qkv_strides(stride for each in (q, k, v) for stride in row_strides(each)),
                 **d_out_strides(row_strides(d_out)),
                 **strides, "run": shared_out.run, "splits": shared_out.splits,
+                **{f"{axis}_groups": each.count for axis, each in groups.items()},
+                **{f"{axis}_group": each.step for axis, each in groups.items()},
                 **{f"{name}_split": each[0].numel() for name, each in sums.items()},
             },
         ),

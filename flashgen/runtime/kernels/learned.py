@@ -56,13 +56,13 @@ def tiles_of_consumer(config: Config, keys: Config) -> Config:
 
 @dataclass(frozen=True, eq=False)
 class InputSums:
-    """The sums by the names of kernels' parameters, and how they are made.
+    """The sums by the names of kernels' parameters, None for one that another kernel makes, and how they are made.
 
     `ways` are the compile-time arguments that say so, `at_once` is the number of heads that one launch is for.
     `strides` are those in which kernels number elements, by the names of their parameters.
     """
 
-    tensors: Mapping[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor | None]
     ways: Mapping[str, bool]
     at_once: int
     strides: Mapping[str, int]
