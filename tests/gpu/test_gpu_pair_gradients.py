@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pair_gradients import OF_HEADS, SPECS, beside_rounded_out, gradients, made, spec
+from pair_gradients import BESIDE, OF_HEADS, SPECS, beside_rounded_out, gradients, made, spec
 
 from flashgen.codegen import generate, load_module
 from flashgen.spec import load
@@ -31,6 +31,19 @@ def test_they_are_those_of_the_formula(name: str, head_dim: int, tmp_path: Path)
             assert float(error.abs().max() / wanted[each].abs().max()) < 2**-15, f"{sizes}, {each}"
         again = gradients(module.attention, call)
         assert all(torch.equal(found[each], again[each]) for each in found)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", BESIDE)
+def test_those_beside_others_are(name: str, deterministic: bool, tmp_path: Path) -> None:
+    module = load_module(generate(load(BESIDE[name]), tmp_path))
+    for sizes in SIZES:
+        call = made(BESIDE[name], sizes, 64, "bfloat16", "cuda")
+        wanted = beside_rounded_out(module, call)
+        for each, gradient in gradients(module.attention, call, deterministic=deterministic).items():
+            error = gradient.double() - wanted[each]
+            print("BOUND", name, sizes, each, float(error.norm() / wanted[each].norm()))
+            assert float(error.norm() / wanted[each].norm()) < 2**-16, f"{sizes}, {each}"
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
