@@ -53,12 +53,6 @@ class Function:
         """Whether the other's text would be the same under this name."""
         return (self.arguments, self.body.lines, self.result) == (other.arguments, other.body.lines, other.result)
 
-    def apart_from(self, portable: Function | None) -> Function:
-        """The function under a name of its own, unless the portable kernel's of this name says the same."""
-        if portable is not None and self.says_the_same(portable):
-            return self
-        return replace(self, name=f"{self.name}_sm90")
-
     @property
     def lines(self) -> tuple[str, ...]:
         return self.body.lines

@@ -35,7 +35,7 @@ OLDEST = triton.__version__.startswith("3.6.")
 
 def view_of(variant: Variant) -> ForwardSm90View:
     facts = facts_of(variant)
-    return forward_sm90_view(facts, forward_view(facts))
+    return forward_sm90_view(facts, forward_view(facts).functions)
 
 
 def default(name: str, head_dim: int, v_head_dim: int = 0) -> Config:

@@ -30,7 +30,7 @@ GL = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, where=np.where, max
 def view_of(mask: str, align: str = "bottom_right") -> ForwardSm90View:
     variant = load({"name": "some", "description": "Some.", "mask": mask, "align": align})
     facts = facts_of(variant)
-    return forward_sm90_view(facts, forward_view(facts))
+    return forward_sm90_view(facts, forward_view(facts).functions)
 
 
 def shown(view: ForwardSm90View, row0: int, start: int, q_len: int, kv_len: int) -> np.ndarray:

@@ -22,7 +22,7 @@ FEW_BYTES = 124
 
 def view_of(found: dict[str, Any]) -> ForwardSm90View:
     facts = facts_of(mangled(load(found)))
-    return forward_sm90_view(facts, forward_view(facts))
+    return forward_sm90_view(facts, forward_view(facts).functions)
 
 
 @pytest.mark.parametrize(

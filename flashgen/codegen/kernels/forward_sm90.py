@@ -19,8 +19,7 @@ from flashgen.codegen.arguments import (
     unspecialized,
 )
 from flashgen.codegen.kernel_text import KernelText
-from flashgen.codegen.kernels.forward import ForwardView
-from flashgen.codegen.pairs import Function, Pairs, pairs
+from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
 from flashgen.codegen.sm90.affine import AffineBias, affine_bias
 from flashgen.codegen.sm90.columns import Columns, columns_of
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
@@ -152,11 +151,8 @@ class ForwardSm90View:
         return (*(f for f in of_pairs if f is not None), *uniform)
 
 
-def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Function] = ()) -> ForwardSm90View:
-    """Work the holes out. What the portable kernel's functions say goes by their names, what differs by others.
-
-    `known` are the functions that the kernels before this one define.
-    """
+def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90View:
+    """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
     found = pairs(facts, prologue, apart=True)
@@ -164,10 +160,10 @@ def forward_sm90_view(facts: Facts, portable: ForwardView, known: Sequence[Funct
     if columns.given:
         found = pairs(facts, prologue, columns.given, apart=True)
     keys = None if found.mask is None else key_tiles(facts)
-    score = None if found.score is None else found.score.apart_from(portable.score)
+    score = named_apart(found.score, known, "_sm90")
     affine = affine_bias(facts, prologue)
     found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
-    masked = mixed(facts, found, prologue, columns.given, portable.mask)
+    masked = mixed(facts, found, prologue, columns.given, known)
     shown, found = found.shown, replace(found, mask=masked.mask)
     uniform = _uniform(facts, found, prologue, columns, known)
     pairs_ahead = None if uniform else pairs_ahead_of(facts, found.score, prologue, columns.given, known)
@@ -261,5 +257,5 @@ _SPREAD = "gl.zeros([ROWS, BN], gl.float32, qk_layout) + "
 FORWARD_SM90 = KernelText(
     "forward_sm90",
     "out and lse, for Hopper",
-    lambda views: forward_sm90_view(views.facts, views["forward"], views.functions),
+    lambda views: forward_sm90_view(views.facts, views.functions),
 )

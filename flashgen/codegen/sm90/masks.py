@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import Facts
 from flashgen.codegen.limits import extreme
-from flashgen.codegen.pairs import Function, Given, Pairs
+from flashgen.codegen.pairs import Function, Given, Pairs, named_apart
 from flashgen.emit.prologue import Prologue
 from flashgen.lang.bounds import KeyRange
 from flashgen.lang.linear import expression, linear
@@ -33,15 +33,17 @@ class Mixed:
     reads_k: bool
 
 
-def mixed(facts: Facts, found: Pairs, prologue: Prologue, given: Given, portable: Function | None) -> Mixed:
-    """The mask of `found` by its parts, where there are several: one bound alone is what makes tiles mixed."""
+def mixed(facts: Facts, found: Pairs, prologue: Prologue, given: Given, known: Sequence[Function]) -> Mixed:
+    """The mask of `found` by its parts, where there are several: one bound alone is what makes tiles mixed.
+
+    What is `given` has a name; `known` are the functions of the kernels before.
+    """
     ranges = facts.keys
     bounds = len(ranges.upper) + len(ranges.lower) + ("kv_len" in found.shown.reads)
     if bounds + (ranges.residual is not TRUE) <= 1:
-        mask = None if found.mask is None else found.mask.apart_from(portable)
+        mask = named_apart(found.mask, known, "_sm90")
         return Mixed(mask, (Test(found.shown.result if mask is None else mask.call),), True)
-    mask = _residual(facts, prologue, given)
-    mask = None if mask is None else mask.apart_from(portable)
+    mask = named_apart(_residual(facts, prologue, given), known, "_sm90")
     reads_k = any("k" in f.body.reads for f in (found.score, mask) if f is not None)
     k = "k" if reads_k or found.clamps_k else "masked_keys(start, BN, col_layout)"
     tests = [] if mask is None else [Test(mask.call)]
