@@ -49,26 +49,6 @@ class OnlineSoftmax:
         return self.score is None
 
     @property
-    def q_vector(self) -> bool:
-        """Whether the positions of the tile's queries are read."""
-        return "q" in self.reads
-
-    @property
-    def q_first(self) -> bool:
-        """Whether the first of them is."""
-        return "q_first" in self.reads
-
-    @property
-    def q_last(self) -> bool:
-        """Whether the last of them is."""
-        return "q_last" in self.reads
-
-    @property
-    def precise(self) -> bool:
-        """Whether functions differ by whether inputs are float32."""
-        return "PRECISE" in self.reads
-
-    @property
     def softmax_function(self) -> str:
         """The name of the function of the device that makes a step of the softmax."""
         return f"online_softmax{self._form}"

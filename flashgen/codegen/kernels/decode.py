@@ -44,11 +44,6 @@ class DecodeView(OnlineSoftmax):
     span: int | None
 
     @property
-    def reads_h(self) -> bool:
-        """Whether the rows' query heads are read."""
-        return "h" in self.reads
-
-    @property
     def of_rows(self) -> tuple[str, ...]:
         """What the kernel reads that differs from row to row."""
         return tuple(name for name in ("h", "q") if name in self.reads)

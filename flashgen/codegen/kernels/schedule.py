@@ -19,8 +19,9 @@ from flashgen.lang.traversal import variables
 class ScheduleView:
     """The holes of the classifying kernel. `state` turns what the corners of the tiles say, after `body`, into states.
 
-    `decides` is False where the corners never say anything. `rows`, `b` and `h` tell whether the mask differs from
-    one row, batch element or head to the next; the kernel reads the other names where they are true.
+    `decides` is False where the corners never say anything. `by_batch` and `by_head` tell whether the mask differs from
+    one batch element or head to the next, `kv_h` whether it asks for the head of the keys. `reads` are the names that
+    the kernel reads.
     """
 
     name: str
@@ -28,17 +29,10 @@ class ScheduleView:
     body: Fragment
     state: tuple[str, ...]
     decides: bool
-    rows: bool
-    b: bool
-    h: bool
+    by_batch: bool
+    by_head: bool
     kv_h: bool
-    precise: bool
-    q: bool
-    q_first: bool
-    q_last: bool
-    k: bool
-    k_first: bool
-    k_last: bool
+    reads: frozenset[str]
     q_offset: str
     sizes: tuple[str, ...]
     prologue: tuple[str, ...]
@@ -49,6 +43,11 @@ class ScheduleView:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernel calls."""
         return (self.mask,)
+
+    @property
+    def corners_read_keys(self) -> bool:
+        """Whether `body` asks where a tile of keys stands."""
+        return not {"k", "k_first", "k_last"}.isdisjoint(self.body.reads)
 
 
 def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
@@ -61,7 +60,6 @@ def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
     body = prologue.body(truth.every, truth.some, inlined=True)
     reads = prologue.reads | set(mask.body.reads) | set(body.reads)
     used = variables(variant.mask)
-    by_batch, by_head = facts.mask_by_batch, facts.mask_by_head
     sizes = tuple(name for name in ("heads", "kv_heads", "head_dim") if name in reads or "kv_h" in used)
     integers = unspecialized(variant, reads, scheduled=True)
     return ScheduleView(
@@ -70,24 +68,17 @@ def schedule_view(facts: Facts, known: Sequence[Function]) -> ScheduleView:
         body=body,
         state=_state(truth, body),
         decides=not (truth.every is FALSE and truth.some is TRUE),
-        rows=bool({"q", "q_first", "q_last"} & reads),
-        b=by_batch,
-        h=by_head,
+        by_batch=facts.mask_by_batch,
+        by_head=facts.mask_by_head,
         kv_h="kv_h" in used,
-        precise="PRECISE" in reads,
-        q="q" in reads,
-        q_first="q_first" in reads,
-        q_last="q_last" in reads,
-        k="k" in body.reads,
-        k_first=bool({"k", "k_first", "k_last"} & set(body.reads)),
-        k_last="k_last" in body.reads,
+        reads=frozenset(reads),
         q_offset=q_offset(facts),
         sizes=sizes,
         prologue=prologue.lines,
         arguments=extra_arguments(variant, reads),
         unspecialized=(
             *(n for n in integers if n not in _FORWARD_ONLY or n in sizes),
-            *(["schedule_heads"] if by_head else []),
+            *(["schedule_heads"] if facts.mask_by_head else []),
             *PACKED_SIZES,
         ),
     )
