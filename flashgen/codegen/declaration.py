@@ -9,11 +9,11 @@ from flashgen.codegen.docstrings import SCALARS, dims_of
 from flashgen.codegen.kernels.backward_pairs import Axis
 from flashgen.codegen.learned import LearnedView, SiteView
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
-from flashgen.codegen.reference import SIZES
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import Expr
 from flashgen.lang.reductions import counted_sizes
 from flashgen.lang.traversal import variables
+from flashgen.spec.names import SIZES
 from flashgen.spec.variant import Input, Variant
 
 _DEFAULTS = {"alibi_slopes": "runtime.alibi_slopes"}

@@ -24,12 +24,11 @@ from flashgen.emit.eager_nodes import Guard
 from flashgen.emit.torch import emit
 from flashgen.lang.nodes import Expr, Gather
 from flashgen.lang.traversal import inputs, variables
+from flashgen.spec.names import SIZES
 from flashgen.spec.variant import Variant
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from flashgen.lang.branches import with_tame_branches
 from flashgen.lang.nodes import TRUE, Expr, Gather, Index, Type
 from flashgen.lang.traversal import inputs, variables
 from flashgen.lang.vocabulary import VARYING
+from flashgen.spec.names import SIZES
 from flashgen.spec.variant import Input, Variant
-
-SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 
 
 @dataclass(frozen=True)

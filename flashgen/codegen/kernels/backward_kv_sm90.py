@@ -29,6 +29,7 @@ from flashgen.codegen.sm90.keys import of_roles
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
 from flashgen.codegen.sm90.pair_tiles import PairTiles, pair_tiles_of
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
+from flashgen.codegen.sm90.roles import sizes_of
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
 from flashgen.codegen.sm90.uniform import UniformTiles, uniform_score
 from flashgen.emit.dialects import GLUON
@@ -178,7 +179,8 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
     )
     apart = (part.reads for part in (learned, uniform) if part is not None)
     needed = reads.union(queries.names, prologue.reads, *apart)
-    extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
+    # The number of batch elements is among the sizes.
+    extra = extra_arguments(variant, needed - {"batch"})
     # A step that drops weights leaves no registers for a loop over tiles of keys.
     persistent = variant.dropout is None and not nonlinear and (scheduled or _leaves_registers(facts, score))
     ranked = persistent and scheduled
@@ -205,7 +207,7 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         reads=frozenset(reads),
         q_offset=q_offset(facts),
         arguments=(*ROW_SCHEDULE, *extra) if scheduled else extra,
-        sizes=(*_sizes(needed), *(["by_rank"] if ranked else [])),
+        sizes=(*sizes_of(needed | _ALWAYS), *(["by_rank"] if ranked else [])),
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched, *PACKED_SIZES))
         ),
@@ -217,20 +219,14 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
 
 # Which tile of keys a program has.
 _PLACES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_group")
+# The scalars that every variant's kernel reads.
+_ALWAYS = frozenset({"scale", "num_rows", *_PLACES})
 _SPREAD = "gl.zeros([64, BM], gl.float32, scores_layout) + "
 
 
 def _leaves_registers(facts: Facts, score: Function | None) -> bool:
     """Whether logits and mask follow from positions and what holds for a head: a loop over tiles of keys finds room."""
     return facts.mask_of_positions and (score is None or "q" not in score.body.reads)
-
-
-def _sizes(used: set[str]) -> tuple[str, ...]:
-    """Scalars in the order in which the kernel takes them: those that it always reads, and those that are used."""
-    names = (
-        "scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group",
-    )  # fmt: skip
-    return tuple(name for name in names if name in used or not name.endswith("head_dim"))
 
 
 BACKWARD_KV_SM90 = KernelText(

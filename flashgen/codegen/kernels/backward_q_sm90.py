@@ -24,13 +24,13 @@ from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward_sm90 import ForwardSm90View
 from flashgen.codegen.pairs import Function, named_apart, pairs
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, of_roles
+from flashgen.codegen.sm90.roles import sizes_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.lang.variables import Q_FIRST
 
 _SPREAD = "gl.zeros([64, BN], gl.float32, qk_layout) + "
-_SIZES = ("scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "num_rows", "head_group")
-# Those that every variant's kernel reads.
+# The scalars that every variant's kernel reads.
 _ALWAYS = {"scale", "batch", "heads", "kv_heads", "q_len", "kv_len", "num_rows"}
 
 
@@ -104,8 +104,8 @@ def backward_q_sm90_view(facts: Facts, forward: ForwardSm90View, known: Sequence
     needed = {*reads, *forward.work.names, *_ALWAYS}
     reads_kv_len = forward.keys is None or mask is None or uniform is not None or found.clamps_k
     reads_kv_len |= "kv_len" in {*reads, *shown.reads} or is_shifted(facts, {*reads})
-    extra = tuple(name for name in extra_arguments(variant, needed) if name != "batch")
-    sizes = tuple(name for name in _SIZES if name in needed)
+    # The number of batch elements is among the sizes.
+    extra, sizes = extra_arguments(variant, needed - {"batch"}), sizes_of(needed)
     whole = nonlinear or score is None or facts.logit_of_pairs
     return BackwardQSm90View(
         score=score,

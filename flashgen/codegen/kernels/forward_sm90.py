@@ -25,7 +25,7 @@ from flashgen.codegen.sm90.columns import Columns, columns_of
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
 from flashgen.codegen.sm90.pairs_ahead import PairsAhead, pairs_ahead_of
-from flashgen.codegen.sm90.roles import Role, roles_of, sizes_of
+from flashgen.codegen.sm90.roles import PLACES, Role, roles_of, sizes_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
 from flashgen.emit.prologue import Prologue
@@ -177,7 +177,7 @@ def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90Vie
     reads_kv_len |= "kv_len" in reads | {*shown.reads}
     computes |= {"kv_heads"} if "kv_h" in reads else set()
     kernel, consumer, producer = roles_of(variant, keys, computes, asked, scheduled=scheduled, uneven=uneven)
-    work = work_of(facts, keys, sizes_of(asked))
+    work = work_of(facts, keys, sizes_of(asked | PLACES))
     changing = (*unspecialized(variant, computes, scheduled), "batch", *(asked & {"head_group"}))
     changing += (*PACKED_SIZES, *PAGE_SIZES)
     used = {*work.returned} - {"b", *(set(keys.returned) - {"num_tiles", *keys.placed_by} if keys else ())}

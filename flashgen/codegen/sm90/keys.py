@@ -127,7 +127,7 @@ def key_tiles(facts: Facts) -> KeyTiles:
         returned=tuple(dict.fromkeys(("num_tiles", "num_mixed", *placed_by))),
         place=place,
         placed_by=placed_by,
-        arguments=tuple(name for name in extra_arguments(facts.variant, reads) if name != "batch"),
+        arguments=extra_arguments(facts.variant, reads - {"batch"}),
         reads=frozenset(reads),
     )
 
