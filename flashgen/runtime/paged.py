@@ -94,6 +94,32 @@ class PagedLayout:
     itemsizes: tuple[int, int]
 
 
+class PagedTensors(NamedTuple):
+    """The tensors that the caller of attention_paged() gives, but for its outputs, its plan and the variant's own."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    block_table: torch.Tensor
+    seq_lens: torch.Tensor
+    cu_seqlens_q: torch.Tensor | None
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+
+    @property
+    def named(self) -> dict[str, torch.Tensor | None]:
+        return dict(zip(self._fields, self, strict=True))
+
+
+class PagedArguments(NamedTuple):
+    """These and the numbers beside them."""
+
+    tensors: PagedTensors
+    max_seqlen_q: int
+    max_seqlen_k: int | None
+    scale: float | None
+
+
 class PagedCall(NamedTuple):
     """One call of attention_paged(), checked. `given` and `own` are as a `Call` has them."""
 
@@ -114,46 +140,35 @@ class PagedCall(NamedTuple):
         return self.layout.sizes
 
 
-# The tensors of a call, in the order of its layout.
-_TENSORS = ("q", "k_cache", "v_cache", "block_table", "seq_lens", "cu_seqlens_q", "k_scale", "v_scale")
 _layouts: dict[object, PagedLayout] = {}
 
 
-def prepare_paged(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, scale: float | None,
-    k_scale: torch.Tensor | None, v_scale: torch.Tensor | None,
-) -> PagedCall:  # fmt: skip
+def prepare_paged(given: PagedArguments) -> PagedCall:
     """Check the tensors of a call; ValueError or TypeError where one does not fit the others."""
-    tensors = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale)
+    tensors = given.tensors
     try:
         about = tuple(t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors)
     except RuntimeError:
-        layout_of(*tensors, max_seqlen_q, max_seqlen_k, scale)  # one has no shape or no strides: it says which
+        layout_of(given)  # one has no shape or no strides: it says which
         raise
-    description = (*about, max_seqlen_q, max_seqlen_k, scale)
+    description = (*about, given.max_seqlen_q, given.max_seqlen_k, given.scale)
     layout = _layouts.get(description)
     if layout is None:
-        layout = layout_of(*tensors, max_seqlen_q, max_seqlen_k, scale)
+        layout = layout_of(given)
         remember(_layouts, description, layout)
-    if q.stride(-1) != 1 or layout.negated:
-        q = q.contiguous()  # The layout has its strides.
-    if layout.negated:
-        q = -q
-    return PagedCall(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, layout)
+    if tensors.q.stride(-1) != 1 or layout.negated:
+        q = tensors.q.contiguous()  # The layout has its strides.
+        tensors = tensors._replace(q=-q if layout.negated else q)
+    return PagedCall(*tensors, layout)
 
 
-def layout_of(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None,
-    max_seqlen_q: int, max_seqlen_k: int | None, scale: float | None,
-) -> PagedLayout:  # fmt: skip
+def layout_of(given: PagedArguments) -> PagedLayout:
     """What follows from the tensors of a call but for their values, checked; of a batch that torch traces too.
 
     There the sizes of the batch may be symbols. Those of the model become numbers: kernels are chosen by them.
     """
-    given = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale)
-    refuse_unstrided(**{name: t for name, t in zip(_TENSORS, given, strict=True) if t is not None})
+    refuse_unstrided(**{name: t for name, t in given.tensors.named.items() if t is not None})
+    q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale = given.tensors
     if q.ndim != 3 or q.dtype not in DTYPES:
         raise ValueError(
             f"q has shape {tuple(q.shape)} and dtype {q.dtype}; expected [total_q, heads, head_dim] in float16, "
@@ -167,17 +182,19 @@ def layout_of(
     total_q, heads, head_dim = q.shape[0], int(q.shape[1]), int(q.shape[2])
     batch = _batch(q, block_table, seq_lens, cu_seqlens_q)
     room = block_table.shape[1] * pages.block_size
-    longest = room if max_seqlen_k is None else max_seqlen_k
-    check_longest(max_seqlen_q=max_seqlen_q, max_seqlen_k=longest)
+    longest = room if given.max_seqlen_k is None else given.max_seqlen_k
+    check_longest(max_seqlen_q=given.max_seqlen_q, max_seqlen_k=longest)
     if is_known(total_q * heads > INT32):
         raise ValueError(f"q has {total_q} x {heads} rows; expected at most {INT32}")
-    scale = scale_of(scale, head_dim)
+    scale = scale_of(given.scale, head_dim)
     scales = (*scale_strides("k_scale", k_scale, pages), *scale_strides("v_scale", v_scale, v_pages))
     q_strides = (heads * head_dim, head_dim) if q.stride(-1) != 1 or scale < 0 else q.stride()[:2]
     return PagedLayout(
         scale=max(abs(float(scale)), FLOAT32.tiny),
         negated=scale < 0,
-        sizes=PackedSizes(batch, heads, pages.kv_heads, max_seqlen_q, longest, head_dim, v_pages.head_dim, total_q),
+        sizes=PackedSizes(
+            batch, heads, pages.kv_heads, given.max_seqlen_q, longest, head_dim, v_pages.head_dim, total_q
+        ),
         max_keys=torch.sym_min(room, longest),
         num_blocks=pages.num_blocks,
         block_size=pages.block_size,

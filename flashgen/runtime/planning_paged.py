@@ -17,7 +17,7 @@ from flashgen.runtime.decoding import programs_at_once, row_tile
 from flashgen.runtime.device.plan import plan_splits
 from flashgen.runtime.extending_paged import MOST_DECODED, Extension, extension_of, of_few_queries
 from flashgen.runtime.launching import launch
-from flashgen.runtime.paged import PagedCall, PagedLayout, layout_of, prepare_paged
+from flashgen.runtime.paged import PagedArguments, PagedCall, PagedLayout, PagedTensors, layout_of, prepare_paged
 from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
@@ -95,11 +95,11 @@ def register_paged_plan(variant: Variant, name: str, *, shared: bool) -> None:
     """Register the operator `name` that makes the plans of a variant."""
 
     def launch(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        call, work = _asked(variant, prepare_paged, *given)
+        call, work = _asked(variant, prepare_paged, given)
         return *planned(call, work), _tile(call.q, work)
 
     def fake(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        call, work = _asked(variant, _traced, *given)
+        call, work = _asked(variant, _traced, given)
         return *_empty_plan(call.q, work), _tile(call.q, work)
 
     _operators[variant.full_name] = operator(
@@ -145,32 +145,23 @@ def _tile(q: torch.Tensor, work: Work) -> torch.Tensor:
     return torch.empty((0, work.shape.BM), dtype=torch.int32, device=q.device)
 
 
-def _traced(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, *numbers: Any,
-) -> PagedCall:  # fmt: skip
+def _traced(given: PagedArguments) -> PagedCall:
     """The call that torch traces: nothing of it is remembered, since its sizes may be symbols."""
-    max_seqlen_q, max_seqlen_k, scale, k_scale, v_scale = numbers
-    layout = layout_of(
-        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, max_seqlen_q, max_seqlen_k, scale
-    )
-    return PagedCall(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, layout)
+    return PagedCall(*given.tensors, layout_of(given))
 
 
 def _asked(
-    variant: Variant, prepare: Callable[..., PagedCall],
-    q: torch.Tensor, k_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int | None, v_head_dim: int | None,
-    batch_invariant: bool, config: str | None,
-) -> tuple[PagedCall, Work]:  # fmt: skip
-    """The call that a plan is for, and what follows from its sizes."""
+    variant: Variant, prepare: Callable[[PagedArguments], PagedCall], given: Sequence[Any]
+) -> tuple[PagedCall, Work]:
+    """The call that a plan is for, and what follows from its sizes; `given` are the operator's arguments."""
+    *tensors, max_seqlen_q, max_seqlen_k, v_head_dim, batch_invariant, config = given
+    q, k_cache, block_table, seq_lens, cu_seqlens_q = tensors
     values = k_cache
     if v_head_dim not in (None, k_cache.shape[-1]):
         # Of v_cache the width alone is looked at.
         values = k_cache.new_empty(v_head_dim).expand(*k_cache.shape[:-1], v_head_dim)
-    call = prepare(
-        q, k_cache, values, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, None, None, None
-    )
+    read = PagedTensors(q, k_cache, values, block_table, seq_lens, cu_seqlens_q, None, None)
+    call = prepare(PagedArguments(read, max_seqlen_q, max_seqlen_k, None))
     extension = extension_of(variant, call, config)
     return call, work_of(variant, call, extension, batch_invariant, config)
 

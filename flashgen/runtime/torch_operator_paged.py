@@ -5,8 +5,8 @@ Its function may be given None for either: it makes room itself then, and return
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +15,8 @@ from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.flops import forward_flops, paged_pairs
 from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.own_arguments import check_inputs, given_own
-from flashgen.runtime.paged import layout_of, prepare_paged
-from flashgen.runtime.planning_paged import register_paged_plan
+from flashgen.runtime.paged import PagedArguments, PagedTensors, layout_of, prepare_paged
+from flashgen.runtime.planning_paged import PlanParts, register_paged_plan
 from flashgen.runtime.strides import is_contiguous_last
 from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
@@ -27,8 +27,8 @@ _AFTER = (
     "Tensor? k_scale, Tensor? v_scale, Tensor? items, Tensor? count, SymInt[]? planned, Tensor(a!) out, "
     "Tensor(b!) lse, SymInt max_seqlen_q, SymInt? max_seqlen_k, float? scale, bool batch_invariant, str? config"
 )
-# Where out stands among the arguments, the variant's own left out; lse follows.
-_OUT = 11
+# Where the variant's own stand among the arguments, and without these out; lse follows.
+_OWN, _OUT = 6, 11
 
 
 def paged_operator(variant: Variant, shared: bool = False) -> Operator:
@@ -40,76 +40,89 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
     name = f"{'exported_' * shared}{variant.full_name}_paged"
     register_paged_plan(variant, f"{name}_plan", shared=shared)
     own = len(variant.signature.names)
+    out_at = _OUT + own
 
-    def check_types(
-        q: object, k_cache: object, v_cache: object, block_table: object, seq_lens: object, cu_seqlens_q: object,
-        *rest: Any,
-    ) -> None:  # fmt: skip
-        k_scale, v_scale, _, _, _, out, _, max_seqlen_q, max_seqlen_k, scale, invariant, _ = rest[own:]
-        check_paged_types(
-            max_seqlen_q, max_seqlen_k, invariant, scale, q=q, k_cache=k_cache, v_cache=v_cache,
-            block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q, k_scale=k_scale, v_scale=v_scale,
-            out=out,
-        )  # fmt: skip
-
-    def launch(
-        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
-        seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
-        k_scale, v_scale, *plan, out, lse, max_seqlen_q, max_seqlen_k, scale, invariant, config = rest[own:]
+    def launch(*arguments: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        given = _in_parts(arguments, own)
         # Not before each call: one that is like another has been through it.
-        check_types(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, *rest)
-        call = prepare_paged(
-            q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale, k_scale,
-            v_scale,
-        )  # fmt: skip
-        written = room_for(q, v_cache, out, lse)
+        _check_types(given)
+        call = prepare_paged(given.call)
+        written = _room(given)
         if own:
-            inputs, params = variant.signature.split(rest[:own])
-            given, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
-            call = call._replace(given=given, own=layout)
-        launch_paged(variant, call, *written, tuple(plan), invariant, config)
-        return None if out is not None else written[0], None if lse is not None else written[1]
+            inputs, params = variant.signature.split(given.own)
+            tensors, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
+            call = call._replace(given=tensors, own=layout)
+        launch_paged(variant, call, *written, given.plan, given.batch_invariant, given.config)
+        return _made(given, written)
 
-    def completed(*given: Any) -> None:
-        launch(*given)
+    def completed(*arguments: Any) -> None:
+        launch(*arguments)
 
     def dispatched(overload: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-            check_types(*given)
-            out, lse = given[_OUT + own : _OUT + own + 2]
-            written = room_for(given[0], given[2], out, lse)
-            overload(*given[: _OUT + own], *written, *given[_OUT + own + 2 :])
-            return None if out is not None else written[0], None if lse is not None else written[1]
+        def run(*arguments: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+            given = _in_parts(arguments, own)
+            _check_types(given)
+            written = _room(given)
+            overload(*arguments[:out_at], *written, *arguments[out_at + 2 :])
+            return _made(given, written)
 
         return run
 
-    def fake(
-        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
-        seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
-    ) -> None:  # fmt: skip
+    def fake(*arguments: Any) -> None:
         """Nothing is returned; what does not fit is refused as by a launch."""
-        k_scale, v_scale, *_, max_seqlen_q, max_seqlen_k, scale, _, _ = rest[own:]
-        layout = layout_of(
-            q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale, max_seqlen_q, max_seqlen_k,
-            scale,
-        )  # fmt: skip
-        check_inputs(variant.packed_inputs, q, layout.sizes, *variant.signature.split(rest[:own]))
+        given = _in_parts(arguments, own)
+        layout = layout_of(given.call)
+        check_inputs(variant.packed_inputs, given.call.tensors.q, layout.sizes, *variant.signature.split(given.own))
 
-    def flops(
-        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor,
-        seq_lens: torch.Tensor, cu_seqlens_q: torch.Tensor | None, *rest: Any,
-    ) -> int:  # fmt: skip
-        longest = rest[-4] if rest[-4] is not None else block_table.shape[1] * k_cache.shape[1]
-        pairs = paged_pairs(q, seq_lens, cu_seqlens_q, longest)
-        return forward_flops(q.shape[1], pairs, q.shape[2], v_cache.shape[3])
+    def flops(*arguments: Any) -> int:
+        call = _in_parts(arguments, own).call
+        given = call.tensors
+        room = given.block_table.shape[1] * given.k_cache.shape[1]
+        longest = room if call.max_seqlen_k is None else call.max_seqlen_k
+        pairs = paged_pairs(given.q, given.seq_lens, given.cu_seqlens_q, longest)
+        return forward_flops(given.q.shape[1], pairs, given.q.shape[2], given.v_cache.shape[3])
 
     signature = f"({_BEFORE}{schema}{', ' if schema else ''}{_AFTER}) -> ()"
-    without = WithoutGradients(name, _OUT + own)
     return operator(
-        name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched, without=without,
-        flops=flops,
+        name, signature, launch, fake, shared=shared, completed=completed, dispatched=dispatched,
+        without=WithoutGradients(name, out_at), flops=flops,
     )  # fmt: skip
+
+
+class _Given(NamedTuple):
+    """The operator's arguments in parts; `own` are the variant's."""
+
+    call: PagedArguments
+    own: Sequence[Any]
+    plan: PlanParts
+    out: torch.Tensor | None
+    lse: torch.Tensor | None
+    batch_invariant: bool
+    config: str | None
+
+
+def _in_parts(arguments: Sequence[Any], own: int) -> _Given:
+    """The arguments of a variant that has so many of its own."""
+    q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q = arguments[:_OWN]
+    k_scale, v_scale, items, count, planned, out, lse, *numbers, invariant, config = arguments[_OWN + own :]
+    tensors = PagedTensors(q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, k_scale, v_scale)
+    max_seqlen_q, max_seqlen_k, scale = numbers
+    call = PagedArguments(tensors, max_seqlen_q, max_seqlen_k, scale)
+    return _Given(call, arguments[_OWN : _OWN + own], (items, count, planned), out, lse, invariant, config)
+
+
+def _check_types(given: _Given) -> None:
+    tensors, max_seqlen_q, max_seqlen_k, scale = given.call
+    check_paged_types(max_seqlen_q, max_seqlen_k, given.batch_invariant, scale, **tensors.named, out=given.out)
+
+
+def _room(given: _Given) -> tuple[torch.Tensor, torch.Tensor]:
+    return room_for(given.call.tensors.q, given.call.tensors.v_cache, given.out, given.lse)
+
+
+def _made(given: _Given, written: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of out and lse what the caller gave no room for."""
+    return None if given.out is not None else written[0], None if given.lse is not None else written[1]
 
 
 def room_for(

@@ -23,7 +23,7 @@ from flashgen.runtime.extending_paged import MOST_DECODED, Extension, reaches, s
 from flashgen.runtime.kernels import forward_sm90
 from flashgen.runtime.launching import replaced
 from flashgen.runtime.own_arguments import given_own
-from flashgen.runtime.paged import PagedCall, prepare_paged
+from flashgen.runtime.paged import PagedArguments, PagedCall, PagedTensors, prepare_paged
 from flashgen.runtime.variant import Variant
 from flashgen.spec import load
 
@@ -39,10 +39,9 @@ def batch_of(**how: Any) -> Batch:
 
 
 def call_of(batch: Batch, variant: Variant | None = None, keywords: dict[str, Any] | None = None) -> PagedCall:
-    call = prepare_paged(
-        *batch.arguments, batch.cu_seqlens_q, max(batch.q_lens), None, None,
-        batch.scales.get("k_scale"), batch.scales.get("v_scale"),
-    )  # fmt: skip
+    scales = (batch.scales.get("k_scale"), batch.scales.get("v_scale"))
+    tensors = PagedTensors(*batch.arguments, batch.cu_seqlens_q, *scales)
+    call = prepare_paged(PagedArguments(tensors, max(batch.q_lens), None, None))
     if variant is None or not (variant.inputs or variant.params):
         return call
     named = keywords or {}

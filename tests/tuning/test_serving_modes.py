@@ -21,7 +21,7 @@ from flashgen.problems.paged import make_batch, make_paged
 from flashgen.problems.problem import Problem
 from flashgen.runtime import Config, choosing, planning_paged
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.runtime.paged import prepare_paged
+from flashgen.runtime.paged import PagedArguments, PagedTensors, prepare_paged
 from flashgen.runtime.records import Bucket
 from flashgen.spec import load
 from flashgen.tuning.launches import Launches, PagedLaunches
@@ -130,7 +130,8 @@ def test_a_paged_call_asks_for_its_bucket(built: Path, monkeypatch: pytest.Monke
             return choosing.Choice(Config(64, 64, 4, 2), "shipped", "")
 
     batch = make_batch((100, 30), (2, 1), block_size=32, cache=torch.int8, scales="head")
-    call = prepare_paged(*batch.arguments, batch.cu_seqlens_q, 2, None, None, *batch.scales.values())
+    tensors = PagedTensors(*batch.arguments, batch.cu_seqlens_q, *batch.scales.values())
+    call = prepare_paged(PagedArguments(tensors, 2, None, None))
     assert choosing.choose_paged(None, Asked(), call, False) == OTHER
     assert choosing.choose_paged("BM=16 BN=32 num_warps=4 num_stages=2", Asked(), call, False).BM == 16
 
