@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 
-from flashgen.emit.eager_extrema import reads_second_again
+from flashgen.emit.eager_operations import reads_second_again
 from flashgen.emit.eager_signs import is_nonzero
 from flashgen.lang.long import long_parts
 from flashgen.lang.magnitudes import may_pass_64_bits

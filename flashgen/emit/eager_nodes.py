@@ -10,9 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from flashgen.emit.eager_division import float_division, integer_division
-from flashgen.emit.eager_extrema import bounded, extremum_of_tensors, scalar_extremum
-from flashgen.emit.eager_floor import floor
+from flashgen.emit.eager_operations import (
+    bounded,
+    extremum_of_tensors,
+    float_division,
+    floor,
+    integer_division,
+    scalar_extremum,
+)
 from flashgen.emit.eager_signs import is_nonzero, is_positive
 from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call, conditional, element, keyword, method, number, prefix, read

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from flashgen.runtime.interpreter_casts import as_integers
-
 # What a shift by too many bits gives: neither 0 nor -1, for which a test might hope.
 _NO_SHIFT = 0x5A5A5A5A5A5A5A5A
 
@@ -118,3 +116,17 @@ def shift_as_compiled(interpreter: Any) -> None:
     builder = interpreter.InterpreterBuilder
     for name in ("create_shl", "create_lshr", "create_ashr"):
         setattr(builder, name, bounded(getattr(builder, name)))
+
+
+def as_integers(data: Any, dtype: Any) -> Any:
+    """An array of floats, rounded toward zero, in a signed integer dtype, as GPUs have it (PTX ISA, cvt).
+
+    The nearest integer where it does not fit; of NaN the least of 64 bits, and 0 of fewer.
+    """
+    import numpy as np
+
+    held = np.iinfo(dtype)
+    fits = np.abs(data) < 2.0 ** (held.bits - 1)
+    of_nan = held.min if held.bits == 64 else 0
+    nearest = np.where(data > 0, held.max, np.where(data < 0, held.min, of_nan))
+    return np.where(fits, np.where(fits, data, 0).astype(dtype), nearest.astype(dtype))

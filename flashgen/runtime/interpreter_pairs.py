@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from triton.language import core
 
-from flashgen.runtime.interpreter_casts import as_integers
+from flashgen.runtime.interpreter_numbers import as_integers
 from flashgen.runtime.interpreter_types import FLOATS, INTEGERS, NUMBERS, RANGE, facts_of, tile_sizes
 
 # What a pair may be beside numbers: two tests, a pointer beside an integer, a test beside what it chooses.

@@ -12,9 +12,8 @@ from flashgen.runtime.cache_dtypes import CACHE_DTYPES
 from flashgen.runtime.device.store import store_tokens
 from flashgen.runtime.interpreter import interpreted
 from flashgen.runtime.launching import launch
-from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.paged import Pages, refuse_other_slots, scale_strides
-from flashgen.runtime.strides import is_contiguous_last
+from flashgen.runtime.strides import is_contiguous_last, overlaps
 from flashgen.runtime.torch_operator import operator
 
 

@@ -13,11 +13,10 @@ import torch
 from flashgen.runtime.arguments import check_paged_types
 from flashgen.runtime.decoding_paged import launch_paged
 from flashgen.runtime.flops import forward_flops, paged_pairs
-from flashgen.runtime.overlap import overlaps
 from flashgen.runtime.own_arguments import check_inputs, given_own
 from flashgen.runtime.paged import PagedArguments, PagedTensors, layout_of, prepare_paged
 from flashgen.runtime.planning_paged import PlanParts, register_paged_plan
-from flashgen.runtime.strides import is_contiguous_last
+from flashgen.runtime.strides import is_contiguous_last, overlaps
 from flashgen.runtime.torch_operator import Operator, operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.without_gradients import WithoutGradients
