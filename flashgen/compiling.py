@@ -23,7 +23,7 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile, for a target as Triton names its capability; `learned` as in `compile_kernel`."""
+    """One kernel to compile, for a target as Triton names its capability; `learned` as in `Compilation`."""
 
     target: str
     kernel: str
@@ -119,12 +119,14 @@ def _give_up(answers: Sequence[Future[Compiled]], workers: Sequence[Worker]) -> 
 
 def compiler(path: str) -> Callable[[Job], Compiled]:
     """The worker's side: compiles the module at `path` for one job after another."""
+    from flashgen.codegen.compilation import Compilation
     from flashgen.codegen.offline import compile_kernel
 
     def compile_one(job: Job) -> Compiled:
-        found = compile_kernel(
-            Path(path), job.kernel, job.target, job.dtype, job.head_dim, job.v_head_dim, job.config, learned=job.learned
+        wanted = Compilation(
+            job.kernel, job.target, job.dtype, job.head_dim, job.v_head_dim, job.config, learned=job.learned
         )
+        found = compile_kernel(Path(path), wanted)
         error, limit = found.error, shared_limit(job.target)
         if error is None and found.shared > limit:
             error = f"needs {found.shared} bytes of shared memory, {job.target} has {limit}"

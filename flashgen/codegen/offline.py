@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 import triton
 from packaging.version import Version
 from triton.backends.compiler import GPUTarget
@@ -27,6 +26,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.cache import triton_key
 
 from flashgen.codegen.assembler import assembler
+from flashgen.codegen.compilation import Compilation
 from flashgen.codegen.compile_lock import compile_lock
 from flashgen.codegen.cubin import may_double_words
 from flashgen.codegen.launchers import make_launcher
@@ -34,38 +34,9 @@ from flashgen.codegen.loading import load_module
 from flashgen.codegen.ptx import joined_negations
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
-from flashgen.codegen.words import mangled_name
 from flashgen.errors import UsageError
-from flashgen.runtime.config import Config
 from flashgen.runtime.device.rounding import compiled_with
 from flashgen.runtime.kernels.schedule import schedules
-from flashgen.runtime.registry import kernel_of
-from flashgen.runtime.sizes import DENSE
-
-__all__ = ["Resources", "compile_kernel", "compile_wanted"]
-
-_TRITON_TYPES = {
-    "bool": "u1", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int": "i32", "float": "fp32",
-}  # fmt: skip
-_POINTERS = {
-    "lse_ptr": "*fp32",
-    "max_ptr": "*fp32",
-    "residue_ptr": "*fp32",
-    "counter_ptr": "*i32",
-    "order_ptr": "*i32",
-    "sums_ptr": "*fp32",
-    "delta_ptr": "*fp32",
-    "counts_ptr": "*i32",
-    "tiles_ptr": "*i32",
-    "states_ptr": "*i8",
-    "dropout_seed_ptr": "*i64",
-    **dict.fromkeys(("acc_ptr", "m_ptr", "l_ptr", "shift_ptr", "k_scale_ptr", "v_scale_ptr"), "*fp32"),
-    **dict.fromkeys(("items_ptr", "count_ptr", "block_table_ptr", "seq_lens_ptr"), "*i32"),
-    **dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr"), "*i32"),
-}
-# Those of the dtype of q.
-_TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 
 
 @dataclass(frozen=True)
@@ -88,46 +59,23 @@ class Resources:
     warps: int = 0
 
 
-def compile_kernel(
-    path: Path, kernel: str, target: str, dtype: str, head_dim: int, v_head_dim: int, config: Config,
-    grouped: bool = False, odd: Collection[str] = (), learned: bool = False, largest: bool = False,
-    types: Mapping[str, str] = {}, constants: Mapping[str, int | None] = {}, packed: bool = False,
-) -> Resources:  # fmt: skip
-    """Compile a kernel of a generated module ("forward", "backward_q" or "backward_kv") in one config.
-
-    `target` is a capability such as "sm_80", or an AMD architecture such as "gfx942". `grouped`: several query heads
-    share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
-    `learned`: gradients of learned inputs are added up in it, if it can. `largest`: it writes the largest logits.
-    `types` and `constants` are those of arguments that are others than the kernel's record says. `packed`: the
-    sequences are.
+def compile_kernel(path: Path, asked: Compilation) -> Resources:
+    """Compile a kernel of the generated module at `path`.
 
     What a launch needs beside it is compiled too, the kernel that makes schedules for these tiles and the one that
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
-    module = _loaded(Path(path))
-    record = kernel_of(kernel, config, packed)
-    unaligned = {f"stride_{mangled_name(name)}_{axis}" for name, axis in map(str.split, odd)}
-    unaligned |= {name for name, dim in (("head_dim", head_dim), ("v_head_dim", v_head_dim)) if dim % 16}
-    given, fixed = types, constants
-    types = _argument_types(module.IDENTITY.arguments, dtype)
-    types |= record.types(getattr(torch, dtype), config, head_dim, v_head_dim, grouped, packed)
-    types |= given
-    dense = {} if packed else DENSE
-    own = dense if record.packs else {}
-    constants = {**record.constants(config, head_dim, v_head_dim), **own, **fixed}
-    constants = {name: value for name, value in constants.items() if name not in given}
-    compiled = getattr(module, record.function)
-    sums_of_inputs = {name for name in compiled.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
-    types |= dict.fromkeys(sums_of_inputs, "*fp32")
-    # Of packed sequences that is left to the kernel for these gradients alone.
-    added = learned and not (packed and record.sums_inputs)
-    constants |= {"LEARNED": added, **({} if added else dict.fromkeys(sums_of_inputs))}
-    constants |= {} if largest else {"max_ptr": None}
-    found = _compile(compiled, target, types, constants, record.options(config), unaligned)
+    module, record, config = _loaded(Path(path)), asked.record, asked.config
+    kernel, unaligned = getattr(module, record.function), asked.unaligned
+    types = asked.types_of(module.IDENTITY.arguments)
+    sums = {name for name in kernel.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
+    types |= dict.fromkeys(sums, "*fp32")
+    found = _compile(kernel, asked.target, types, asked.constants_of(sums), record.options(config), unaligned)
     for helper in (*record.helpers(config), *schedules(config)):
         if found.error is None and hasattr(module, helper.function):
+            constants = {**asked.helper_constants, **helper.constants}
             needed = getattr(module, helper.function)
-            other = _compile(needed, target, types, {**dense, **fixed, **helper.constants}, helper.options, unaligned)
+            other = _compile(needed, asked.target, types, constants, helper.options, unaligned)
             if other.error is not None:
                 return other
             found = replace(found, lost_negations=found.lost_negations + other.lost_negations)
@@ -242,15 +190,6 @@ def _assembler_log() -> Iterator[io.StringIO]:
     with triton.knobs.nvidia.scope(), contextlib.redirect_stdout(io.StringIO()) as log:
         triton.knobs.nvidia.dump_ptxas_log = True
         yield log
-
-
-def _argument_types(arguments: Mapping[str, str], dtype: str) -> dict[str, str]:
-    """The types of a kernel's arguments as far as they are known by name; what is left is an int32."""
-    types = {"scale": "fp32", "dropout_p": "fp32"}
-    for name, kind in arguments.items():
-        types[f"{mangled_name(name)}_ptr"] = "*" + _TRITON_TYPES[kind]
-        types[mangled_name(name)] = _TRITON_TYPES[kind]
-    return types | _POINTERS | dict.fromkeys(_TENSORS, "*" + _TRITON_TYPES[dtype])
 
 
 def _signature(

@@ -28,8 +28,8 @@ _OF_SUGAR = frozenset({"sinks", "sinks_ptr"})
 _NO_CODE = re.compile(r'""".*?"""|(?<![^\s])#[^\n]*|"=[^"\n]*"', re.DOTALL)
 # Modules whose strings are not emitted.
 _NOT_EMITTED = frozenset({
-    "headers.py", "kernel_text.py", "layout.py", "loading.py", "offline.py", "registry.py", "rehearsal.py",
-    "templates.py", "vocabulary.py", "words.py", "write.py",
+    "compilation.py", "headers.py", "kernel_text.py", "layout.py", "loading.py", "offline.py", "registry.py",
+    "rehearsal.py", "templates.py", "vocabulary.py", "words.py", "write.py",
 })  # fmt: skip
 # Names that begin with an underscore are those of generated code itself, of Python and of Triton. A name of a spec has
 # this before its underscore there; and so once more has one that looks like that.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flashgen.analysis.packed import length_along
 from flashgen.codegen import inputs_summed_by_key
+from flashgen.codegen.compilation import Compilation
 from flashgen.codegen.offline import compile_kernel, compile_wanted, get_ready
 from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.words import mangled_name
@@ -52,10 +53,11 @@ class Compiler:
         # Triton takes a 1 as if it stood in the kernel's text.
         ones = (name.split() for name in odd if strides[name] == 1)
         constants |= {f"stride_{mangled_name(name)}_{axis}": 1 for name, axis in ones}
-        return compile_kernel(
-            self._path, request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd,
-            self._learned, types=types, constants=constants, packed=p.packed,
+        wanted = Compilation(
+            request.kernel, request.target, p.dtype, p.head_dim, p.v_head_dim, config, grouped > 1, odd, self._learned,
+            types=types, constants=constants, packed=p.packed,
         )  # fmt: skip
+        return compile_kernel(self._path, wanted)
 
 
 def storage_of(problem: Problem) -> tuple[dict[str, str], dict[str, int | None]]:

@@ -20,7 +20,7 @@ def learned(*dtypes: str, score: str = "", **more: object) -> dict[str, object]:
     return found
 
 
-# What `compile_kernel` takes behind a config: nothing grouped or odd, learned inputs, no largest logits.
+# What a `Compilation` has behind its config: nothing grouped or odd, learned inputs, no largest logits.
 ADDED = (False, (), True, False)
 # Bytes a thread that may be spilled: with Triton 3.6, where it was measured, up to 4, with 3.9 up to 216.
 FEW_BYTES = 216
