@@ -41,6 +41,7 @@ def _level(node: Expr) -> Level:
 
 
 def is_reduction(expr: Expr) -> bool:
+    """Whether it is the least or the greatest of a tile's values."""
     return isinstance(expr, Op) and expr.name in ("tile_min", "tile_max")
 
 

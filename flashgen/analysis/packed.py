@@ -51,4 +51,5 @@ def stride_of_sums(tensor: Input, axis: int) -> Expr:
 
 
 def is_stride(expr: Expr) -> bool:
+    """Whether it is an argument of kernels that says how far apart elements lie."""
     return isinstance(expr, Var) and expr.name.startswith(_STRIDE)

@@ -38,4 +38,5 @@ def _has_one_divisor(node: Op, ranges: Ranges) -> bool:
 
 
 def is_reciprocal(expr: Expr) -> bool:
+    """Whether it is what quotients and remainders by one number are computed with."""
     return isinstance(expr, Op) and expr.name == "reciprocal_of"

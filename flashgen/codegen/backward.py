@@ -107,12 +107,6 @@ def row_step(facts: Facts, prologue: Prologue) -> Fragment:
     return prologue.body(*([] if row is None else [substitute(row, {Q_FIRST: Q_START})]), inlined=True)
 
 
-def shown_by_key(score: Function | None, mask: Function | None) -> str:
-    """What a transposed tile that needs the mask keeps: what is visible, of keys and queries that exist."""
-    checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
-    return " & ".join([*([] if mask is None else [mask.call]), *checks])
-
-
 def spread(facts: Facts, shape: str, nonlinear: bool) -> str:
     """A logit that ignores the keys, or the queries, is spread over the tile."""
     if nonlinear or facts.logit_of_pairs:
@@ -121,8 +115,10 @@ def spread(facts: Facts, shape: str, nonlinear: bool) -> str:
 
 
 def reads_of(prologue: Prologue, *functions: Function | None) -> frozenset[str]:
+    """The names that the statements in front of the loop and these functions read."""
     return frozenset(prologue.reads).union(*(f.body.reads for f in functions if f is not None))
 
 
 def arguments_of(variant: Variant, reads: frozenset[str], schedule: Sequence[str]) -> tuple[str, ...]:
+    """What a kernel takes beyond what every variant's does: of a `schedule`, and of the variant's own what it reads."""
     return (*schedule, *extra_arguments(variant, {*reads}))

@@ -83,6 +83,7 @@ def named_apart(function: Function | None, known: Sequence[Function], *suffixes:
 
 
 def mask_function(facts: Facts, prologue: Prologue, given: Given = NOTHING) -> Function | None:
+    """The function that says which pairs are visible; None where all are. What is `given` has a name."""
     variant = facts.variant
     if variant.mask is TRUE:
         return None

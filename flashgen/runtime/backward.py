@@ -10,7 +10,7 @@ import torch
 
 from flashgen.runtime.call import FLOAT32, Call, room, room_like
 from flashgen.runtime.device.packed import rows_apart
-from flashgen.runtime.strides import kernel_ready, ready_strides, row_strides
+from flashgen.runtime.strides import aligned_width, kernel_ready, ready_strides, row_strides
 
 LOG2E = 1.4426950408889634
 # Rows of the largest tile that a config may have.
@@ -79,8 +79,7 @@ def incoming(call: Call, d_out: torch.Tensor, by_tile: bool = False) -> Incoming
 def rescaled(given: Incoming) -> Incoming:
     """The incoming gradients with room for a d_out of which each row is scaled, aligned as kernels read it."""
     *shape, dim = given.d_out.shape
-    unit = 16 // given.d_out.element_size()
-    d_out = given.d_out.new_empty((*shape, -(-dim // unit) * unit))[..., :dim]
+    d_out = given.d_out.new_empty((*shape, aligned_width(dim, given.d_out.dtype)))[..., :dim]
     return given._replace(d_out=d_out, strides=row_strides(d_out))
 
 
@@ -112,10 +111,10 @@ def sum_of_groups(call: Call, gradient: torch.Tensor) -> torch.Tensor:
     if s.heads == s.kv_heads:
         return gradient
     total = gradient.unflatten(1, (s.kv_heads, s.heads // s.kv_heads)).sum(2).to(call.q.dtype)
-    return _by_token(total) if s.packed else total
+    return _token_by_token(total) if s.packed else total
 
 
-def _by_token(tensor: torch.Tensor) -> torch.Tensor:
+def _token_by_token(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor [1, heads, total, dim] as packed gradients lie, token by token."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -129,13 +128,14 @@ def query_gradient(call: Call) -> torch.Tensor:
 def query_sums(call: Call) -> torch.Tensor:
     """Where a fused `_backward_kv` adds up dq without its scale: zeros in float32, rows a multiple of 16 bytes long."""
     s = call.sizes
-    return torch.zeros((*s.rows, -(-s.head_dim // 4) * 4), dtype=torch.float32, device=call.q.device)
+    width = aligned_width(s.head_dim, torch.float32)
+    return torch.zeros((*s.rows, width), dtype=torch.float32, device=call.q.device)
 
 
 def from_sums(call: Call, sums: torch.Tensor) -> torch.Tensor:
     """dq from what a fused kernel added up."""
     dq = (sums[..., : call.sizes.head_dim] * call.scale).to(call.q.dtype)
-    return _by_token(dq) if call.sizes.packed else dq
+    return _token_by_token(dq) if call.sizes.packed else dq
 
 
 def for_scale(dq: torch.Tensor | None, scale: float | None) -> torch.Tensor | None:

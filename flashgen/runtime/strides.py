@@ -28,7 +28,7 @@ def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def aligned_width(dim: int, dtype: torch.dtype) -> int:
-    """Elements from one row of such a copy to the next."""
+    """So many elements as a row of a dimension takes where each begins at a multiple of 16 bytes."""
     unit = 16 // dtype.itemsize
     return -(-dim // unit) * unit
 
@@ -96,6 +96,7 @@ def contiguous_last(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def say_once(name: str, message: str) -> None:
+    """Warn of the tensor of this name in these words, once in a process."""
     warnings.warn(message, stacklevel=2)
 
 

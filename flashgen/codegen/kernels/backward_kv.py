@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import ROW
 from flashgen.codegen.arguments import PACKED_SIZES, ROW_SCHEDULE, dropout_reads, new_prologue, q_offset, unspecialized
-from flashgen.codegen.backward import (
-    BackwardView,
-    arguments_of,
-    reads_of,
-    row_step,
-    score_function,
-    shown_by_key,
-    spread,
-)
+from flashgen.codegen.backward import BackwardView, arguments_of, reads_of, row_step, score_function, spread
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.kernels.forward import ForwardView
 from flashgen.codegen.limits import Limits, row_limits, scheduled_tiles
@@ -57,7 +49,7 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
         nonlinear=nonlinear,
         factor=factor,
         mask=mask,
-        shown=shown_by_key(score, mask),
+        shown=_shown(score, mask),
         scheduled=scheduled,
         natural=facts.logits.natural,
         without_fma=facts.logits.without_fma,
@@ -76,6 +68,13 @@ def backward_kv_view(facts: Facts, forward: ForwardView, known: Sequence[Functio
     )
 
 
+def _shown(score: Function | None, mask: Function | None) -> str:
+    """What a transposed tile that needs the mask keeps: what is visible, of keys and queries that exist."""
+    checks = ["(cols < kv_len)[:, None]", *(["(rows < q_len)[None, :]"] if score is not None else [])]
+    return " & ".join([*([] if mask is None else [mask.call]), *checks])
+
+
+# Which of the tiles that a schedule lists need the mask: those that come first.
 _SCHEDULED = Fragment(results=("i < num_mixed",), reads=("i", "num_mixed"))
 
 

@@ -56,6 +56,7 @@ def backward_q_view(facts: Facts, forward: ForwardView, known: Sequence[Function
 
 
 def along_keys(facts: Facts, forward: ForwardView, known: Sequence[Function], for_inputs: bool) -> BackwardQView:
+    """The holes of a kernel that walks along keys: for dQ, or for the gradients of learned inputs."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, packs=True)
     found = pairs(facts, prologue)

@@ -82,6 +82,7 @@ class QueryTiles:
 
 
 def query_tiles(facts: Facts, checks_end: bool) -> QueryTiles:
+    """Work them out; tiles that reach beyond the last query need the mask where `checks_end`, as for `row_limits`."""
     if facts.rows_scheduled:
         return _scheduled(facts)
     prologue = new_prologue(facts, walked=ROW, dialect=GLUON, packs=True)
