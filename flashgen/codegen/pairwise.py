@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.analysis.facts import facts_of
+from flashgen.codegen.loading import load_module
 from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.reference import expanded_shape
 from flashgen.emit.eager_nodes import Guard
@@ -132,11 +131,4 @@ def _load(source: str, name: str) -> ModuleType:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{name}.py")
     path.write_text(source, encoding="utf-8")
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    # torch.compile looks for the module of a function here.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path)
