@@ -5,13 +5,11 @@ from flashgen.runtime.arguments import REQUIRED, keywords
 from flashgen.runtime.attention import attend, make_plan
 from flashgen.runtime.attention_paged import attend_paged
 from flashgen.runtime.attention_varlen import attend_varlen, make_varlen_plan
-from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.conversions import as_dtype
 from flashgen.runtime.declared import Input, Owner, Param, Sums
 from flashgen.runtime.defaults import (
     beside_pairs,
-    built_in,
     default_backward_kv_config,
     default_backward_q_config,
     default_by_key_config,
@@ -39,8 +37,6 @@ from flashgen.runtime.planning_paged import paged_plan
 from flashgen.runtime.record_folders import shipped_root
 from flashgen.runtime.reloading import forget_files
 from flashgen.runtime.schedule import Plan
-from flashgen.runtime.sizes import Sizes
-from flashgen.runtime.torch_operator import operator
 from flashgen.runtime.torch_operator_paged import paged_operator
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.varlen import packed_variant
@@ -49,7 +45,6 @@ __all__ = [
     "DROPOUT_P",
     "DROPOUT_SEED",
     "REQUIRED",
-    "Call",
     "Config",
     "Identity",
     "Input",
@@ -57,7 +52,6 @@ __all__ = [
     "Owner",
     "Param",
     "Plan",
-    "Sizes",
     "Sums",
     "Variant",
     "alibi_slopes",
@@ -67,7 +61,6 @@ __all__ = [
     "attend_varlen",
     "attention_operator",
     "beside_pairs",
-    "built_in",
     "check_reference",
     "checked_params",
     "default_backward_kv_config",
@@ -94,11 +87,9 @@ __all__ = [
     "lookups",
     "make_plan",
     "make_varlen_plan",
-    "operator",
     "packed_variant",
     "paged_operator",
     "paged_plan",
-    "prepare",
     "shipped_root",
     "unpipelined",
 ]

@@ -18,7 +18,8 @@ from flashgen.codegen.offline import Resources
 from flashgen.compiling import Job, compile_all, compiler, jobs_for
 from flashgen.errors import UsageError
 from flashgen.problems.problem import Problem
-from flashgen.runtime import Config, built_in
+from flashgen.runtime import Config
+from flashgen.runtime.defaults import built_in
 from flashgen.runtime.gpus import GPUS, shared_limit
 from flashgen.runtime.kernels.kernel import Task
 from flashgen.runtime.registry import FAMILIES, checked, kernel_of

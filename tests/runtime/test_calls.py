@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen import runtime
 from flashgen.runtime import Config, arguments, strides
-from flashgen.runtime.call import Layout
+from flashgen.runtime.call import Layout, prepare
+from flashgen.runtime.sizes import Sizes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Config(32, 32, 4, 1)
@@ -212,7 +212,7 @@ def test_a_number_beyond_floats_is_refused() -> None:
 
 def test_tensors_must_share_a_device() -> None:
     with pytest.raises(ValueError, match=r"^v is on meta; expected q's device, (cpu|cuda:0)$"):
-        runtime.prepare(Q, K, V.to("meta"), None)
+        prepare(Q, K, V.to("meta"), None)
     with pytest.raises(ValueError, match=r"^doc is on meta; expected q's device, (cpu|cuda:0)$"):
         arguments.check_input("doc", DOC.to("meta"), "[batch, kv_len]", (2, 12), torch.int32, Q)
 
@@ -221,16 +221,16 @@ def test_a_length_beyond_what_kernels_count_is_refused() -> None:
     long = torch.empty(1, 1, 1, 16, device="meta").expand(1, 1, 2**24, 16)
     short = torch.empty(1, 1, 1, 16, device="meta")
     with pytest.raises(ValueError, match=r"^k has length 16777216; expected at most 16777215$"):
-        runtime.prepare(short, long, long, None)
+        prepare(short, long, long, None)
 
 
 def test_tensors_elsewhere_than_on_a_gpu_are_refused() -> None:
     meta = [tensor.to("meta") for tensor in (Q, K, V)]
     if DEVICE == "cuda":
         with pytest.raises(ValueError, match="q is on meta; expected a CUDA device"):
-            runtime.prepare(*meta, None)
+            prepare(*meta, None)
     else:
-        assert runtime.prepare(*meta, None).sizes == runtime.Sizes(2, 4, 2, 10, 12, 16, 24)
+        assert prepare(*meta, None).sizes == Sizes(2, 4, 2, 10, 12, 16, 24)
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
@@ -310,7 +310,7 @@ def test_torch_compile_has_nothing_to_say_of_a_config(gallery_module: Callable[[
 
 def test_calls_that_are_alike_share_a_layout() -> None:
     def layout(scale: float | None = None, **other: torch.Tensor) -> Layout:
-        return runtime.prepare(**{"q": Q, "k": K, "v": V, **other}, scale=scale).layout
+        return prepare(**{"q": Q, "k": K, "v": V, **other}, scale=scale).layout
 
     assert layout() is layout(q=torch.empty_like(Q), k=K.clone(), v=torch.zeros_like(V))
     others = [
@@ -323,9 +323,9 @@ def test_calls_that_are_alike_share_a_layout() -> None:
 def test_what_is_copied_shares_a_layout_too() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first, second = (runtime.prepare(Q.mT.contiguous().mT, K, V, None) for _ in range(2))
+        first, second = (prepare(Q.mT.contiguous().mT, K, V, None) for _ in range(2))
     assert first.layout is second.layout and first.layout.copies
     assert first.q is not second.q and first.q.is_contiguous()
-    negated = [runtime.prepare(Q, K, V, -0.5) for _ in range(2)]
+    negated = [prepare(Q, K, V, -0.5) for _ in range(2)]
     assert negated[0].layout is negated[1].layout and negated[1].layout.scale == 0.5
     assert torch.equal(negated[1].q, -Q)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from flashgen.runtime import prepare
-from flashgen.runtime.call import Call
+from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
 from flashgen.runtime.kernels import forward_sm90, sm90_keys
 from flashgen.runtime.kernels.forward_sm90 import head_group

@@ -6,7 +6,8 @@ from types import ModuleType
 import torch
 
 from flashgen.codegen import load_module
-from flashgen.runtime import Config, operator
+from flashgen.runtime import Config
+from flashgen.runtime.torch_operator import operator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
