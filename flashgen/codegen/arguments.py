@@ -10,7 +10,7 @@ from flashgen.analysis.packed import begin_of
 from flashgen.codegen.words import words
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.prologue import Prologue
-from flashgen.emit.setting import Tensor
+from flashgen.emit.setting import Setting, Tensor
 from flashgen.lang.nodes import Type
 from flashgen.spec.variant import Variant
 
@@ -36,16 +36,8 @@ def new_prologue(
     tensors = {
         i.name: Tensor(tuple(d.size for d in i.dims), i.dtype, begin_of(i) if packs else None) for i in variant.inputs
     }
-    return Prologue(
-        facts.ranges,
-        tensors,
-        variant.lets,
-        reserved=_scalars(variant),
-        walked=walked,
-        approximate=approximate,
-        words=words(),
-        dialect=dialect,
-    )
+    setting = Setting(facts.ranges, tensors, dialect, variant.lets, walked, approximate, words())
+    return Prologue.begin(setting, reserved=_scalars(variant))
 
 
 def q_offset(facts: Facts) -> str:

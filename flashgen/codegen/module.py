@@ -10,7 +10,7 @@ from flashgen.codegen.default_configs import default_text
 from flashgen.codegen.docstrings import differentiable, quoted
 from flashgen.codegen.naming import mangled, mangled_names
 from flashgen.codegen.packed import with_packed_queries, with_packed_sequences
-from flashgen.codegen.reference import reference_view
+from flashgen.codegen.reference import Reference, reference_view
 from flashgen.codegen.rendered_kernels import RenderedKernels
 from flashgen.codegen.signature import Arguments, own_arguments
 from flashgen.runtime.identity import Identity
@@ -45,10 +45,7 @@ class ModuleView:
     dropout: float | None
     passed_without_dropout: str
     takes_inputs: bool
-    reference_setup: tuple[str, ...]
-    reference_lines: tuple[str, ...]
-    reference_score: str
-    reference_mask: str
+    reference: Reference
     bottom_right: bool
 
     @property
@@ -76,7 +73,6 @@ def module_view(variant: Variant, kernels: RenderedKernels, identity: Identity) 
         inputs.learned if inputs else None,
         by_pair.owning if by_pair else None,
     )
-    reference = reference_view(variant)
     defaults, without_dropout = (
         {family: default_text(each, family) for family in TUNED} for each in (variant, replace(variant, dropout=None))
     )
@@ -97,10 +93,7 @@ def module_view(variant: Variant, kernels: RenderedKernels, identity: Identity) 
         dropout=variant.dropout,
         differentiable=differentiable(public),
         takes_inputs=bool(variant.inputs),
-        reference_setup=reference.setup,
-        reference_lines=reference.lines,
-        reference_score=reference.score,
-        reference_mask=reference.mask,
+        reference=reference_view(variant),
         bottom_right=variant.align == "bottom_right",
     )
 

@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from flashgen.analysis.levels import COL, Level, floats_at_leaves, shared
+from flashgen.analysis.levels import floats_at_leaves, shared
 from flashgen.analysis.quotients import with_quotients
 from flashgen.analysis.reciprocals import with_reciprocals
 from flashgen.analysis.truncations import with_truncations
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment, Load
 from flashgen.emit.names import EMITTED, SPELLED, Statements, suggest
-from flashgen.emit.setting import Setting, Tensor
+from flashgen.emit.setting import Setting
 from flashgen.emit.writer import PairWriter, PrologueWriter
 from flashgen.lang.infix import Text
 from flashgen.lang.intervals import Ranges
@@ -33,39 +33,24 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 class Prologue:
     """What is computed once a program, in front of the loop, and shared by all that is emitted after it."""
 
-    def __init__(
-        self,
-        ranges: Ranges,
-        tensors: Mapping[str, Tensor],
-        lets: Sequence[tuple[str, Expr]] = (),
-        reserved: Collection[str] = (),
-        walked: Level = COL,
-        approximate: bool = False,
-        words: Collection[str] = (),
-        dialect: Dialect = TRITON,
-        spelled: Mapping[str, str] = _NOTHING,
-    ) -> None:
-        """`tensors` describes the inputs, `lets` the names that the spec gave to subexpressions.
-
-        `reserved` are names that no new value may take: the kernel's arguments from the spec, and so are the `words`
-        that its template has. `walked` is the axis of the loop. `approximate` takes functions from the GPU where it has
-        an approximation of them. `spelled` has the variables that the kernel has under other names.
-        """
-        setting = Setting(
-            ranges,
-            tensors,
-            dialect,
-            lets=tuple((name, _as_computed(expr, ranges)) for name, expr in lets),
-            walked=walked,
-            approximate=approximate,
-            words=frozenset(words) - EMITTED,
-            spelled={**SPELLED, **spelled},
-        )
-        self._begin(setting, Statements(taken={*setting.words, *reserved}))
-
-    def _begin(self, setting: Setting, statements: Statements) -> None:
+    def __init__(self, setting: Setting, statements: Statements) -> None:
         self._setting, self._statements = setting, statements
         self._writer = PrologueWriter(setting, statements)
+
+    @classmethod
+    def begin(cls, setting: Setting, reserved: Collection[str] = ()) -> Prologue:
+        """One without statements, for a kernel in this setting.
+
+        New values take none of the `reserved` names, which are the kernel's arguments from the spec, and of the
+        setting's words those alone that are names of such values.
+        """
+        setting = replace(
+            setting,
+            lets=tuple((name, _as_computed(expr, setting.ranges)) for name, expr in setting.lets),
+            words=setting.words - EMITTED,
+            spelled={**SPELLED, **setting.spelled},
+        )
+        return cls(setting, Statements(taken={*setting.words, *reserved}))
 
     @property
     def dialect(self) -> Dialect:
@@ -140,13 +125,12 @@ class Prologue:
         `spelled`: variables that it has under other names, so that what follows from them is not at hand; `dialect`:
         what it is written in, if not as this one.
         """
-        here, there = self._statements, Prologue.__new__(Prologue)
+        here = self._statements
         names = {known: name for known, name in here.names.items() if not _follows_from(known, spelled)}
         # What is under other names stands beside what is not.
         statements = Statements(here.taken if spelled else {*here.taken}, here.reads, names=names)
         setting = self._spelling(spelled)
-        there._begin(replace(setting, dialect=dialect or setting.dialect), statements)
-        return there
+        return Prologue(replace(setting, dialect=dialect or setting.dialect), statements)
 
     def _spelling(self, spelled: Mapping[str, str]) -> Setting:
         return replace(self._setting, spelled={**self._setting.spelled, **spelled})

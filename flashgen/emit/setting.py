@@ -28,8 +28,9 @@ class Setting:
     """What all text of one kernel is written from: what is known of values, the inputs, the spec's `let` names.
 
     `walked` is the axis along which the kernel's loop goes: COL where a program owns queries, ROW where it owns keys.
-    `approximate` is for Operators; `words` are those of the kernel's template. `spelled` has what the kernel calls a
-    variable otherwise than the language does.
+    `approximate`: functions are the GPU's own where it has an approximation of them. `words` are those of the kernel's
+    template, which no new value may take. `spelled` has what the kernel calls a variable otherwise than the language
+    does.
     """
 
     ranges: Ranges

@@ -16,7 +16,7 @@ from flashgen.codegen.imports import defined_names
 from flashgen.emit.dialects import GLUON, TRITON, Dialect
 from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.emit.setting import Tensor
+from flashgen.emit.setting import Setting, Tensor
 from flashgen.emit.torch import emit
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.log2 import of_qk
@@ -43,7 +43,8 @@ CALLED = {
 
 
 def prologue(dialect: Dialect = TRITON, walked: Level = COL, **spelled: str) -> Prologue:
-    return Prologue(Ranges(DTYPES, frozenset({"docs"}), True), TENSORS, walked=walked, dialect=dialect, spelled=spelled)
+    ranges = Ranges(DTYPES, frozenset({"docs"}), True)
+    return Prologue.begin(Setting(ranges, TENSORS, dialect, walked=walked, spelled=spelled))
 
 
 def named_in(fragment: Fragment) -> tuple[set[str], set[str]]:
