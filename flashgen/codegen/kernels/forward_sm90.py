@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from flashgen.analysis.facts import Facts
 from flashgen.analysis.levels import level
@@ -28,8 +29,9 @@ from flashgen.codegen.sm90.pairs_ahead import PairsAhead, pairs_ahead_of
 from flashgen.codegen.sm90.roles import PLACES, Role, roles_of, sizes_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
+from flashgen.emit.fragments import Fragment
 from flashgen.emit.prologue import Prologue
-from flashgen.lang.nodes import Expr
+from flashgen.lang.nodes import TRUE, Expr
 from flashgen.spec.variant import Variant
 
 
@@ -155,16 +157,8 @@ def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90Vie
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
-    found = pairs(facts, prologue, apart=True)
-    columns = columns_of(facts, prologue)
-    if columns.given:
-        found = pairs(facts, prologue, columns.given, apart=True)
-    keys = None if found.mask is None else key_tiles(facts)
-    score = named_apart(found.score, known, "_sm90")
-    affine = affine_bias(facts, prologue)
-    found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
-    masked = mixed(facts, found, prologue, columns.given, known)
-    shown, found = found.shown, replace(found, mask=masked.mask)
+    found, shown, columns, affine, masked = _scores(facts, prologue, known)
+    keys = None if variant.mask is TRUE else key_tiles(facts)
     uniform = _uniform(facts, found, prologue, columns, known)
     pairs_ahead = None if uniform else pairs_ahead_of(facts, found.score, prologue, columns.given, known)
     epilogue = (uniform.prologue if uniform else prologue).fork()
@@ -214,6 +208,32 @@ def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90Vie
         producer=producer,
         unspecialized=tuple(dict.fromkeys(changing)),
     )
+
+
+class _Scores(NamedTuple):
+    """How consumers get from dot products to logits, by the functions of this kernel.
+
+    `shown` is what a tile that needs the mask keeps, as a whole; `mixed` has it by its parts.
+    """
+
+    found: Pairs
+    shown: Fragment
+    columns: Columns
+    affine: AffineBias | None
+    mixed: Mixed
+
+
+def _scores(facts: Facts, prologue: Prologue, known: Sequence[Function]) -> _Scores:
+    """Work that out; what it needs in front of the loop goes to `prologue`."""
+    found = pairs(facts, prologue, apart=True)
+    columns = columns_of(facts, prologue)
+    if columns.given:
+        found = pairs(facts, prologue, columns.given, apart=True)
+    score = named_apart(found.score, known, "_sm90")
+    affine = affine_bias(facts, prologue)
+    found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
+    masked = mixed(facts, found, prologue, columns.given, known)
+    return _Scores(replace(found, mask=masked.mask), found.shown, columns, affine, masked)
 
 
 def _uniform(
