@@ -16,7 +16,7 @@ from flashgen.problems.calls import make_inputs
 from flashgen.problems.packed import make_packed
 from flashgen.runtime import call as calls
 from flashgen.runtime import choosing, launching
-from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90, sm90_keys
+from flashgen.runtime.kernels import backward_kv_sm90, forward_sm90, sm90_keys, sm90_queries
 from flashgen.runtime.registry import kernel_of
 from flashgen.tuning.compiler import compiler
 from flashgen.tuning.launches import Launches, PackedLaunches
@@ -65,7 +65,7 @@ def pretend():
         module.tile_counter = lambda call: torch.zeros(2, dtype=torch.int32)
     calls.interpreted = lambda: True
     choosing._capability = lambda call: "sm_90"
-    for module in (forward_sm90, backward_kv_sm90, sm90_keys):
+    for module in (forward_sm90, backward_kv_sm90, sm90_keys, sm90_queries):
         module.multiprocessors = lambda gpu: 132
     torch.set_num_threads(1)
 

@@ -5,9 +5,9 @@ import torch
 
 from flashgen.runtime.call import Call, prepare
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels import forward_sm90, sm90_keys
-from flashgen.runtime.kernels.forward_sm90 import head_group
+from flashgen.runtime.kernels import sm90_keys, sm90_queries
 from flashgen.runtime.kernels.sm90_keys import key_head_group
+from flashgen.runtime.kernels.sm90_queries import head_group
 from flashgen.runtime.packed_sizes import packed_call
 
 KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=0"
@@ -15,7 +15,7 @@ KEYS = "BM=64 BN=128 num_warps=4 num_stages=2 backend=hopper fuse_dq=1 delay_dq=
 
 @pytest.fixture(autouse=True)
 def h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (forward_sm90, sm90_keys):
+    for module in (sm90_queries, sm90_keys):
         monkeypatch.setattr(module, "multiprocessors", lambda gpu: 132)
 
 

@@ -14,18 +14,15 @@ from flashgen.runtime.backward import Incoming, query_gradient
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tiling
-from flashgen.runtime.kernels.forward_sm90 import consumer_row_options, consumer_row_spill_limit, head_group
 from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import Row, column
-from flashgen.runtime.kernels.sm90 import (
-    BARRIERS,
-    CONSUMER_ROWS,
-    HOPPER,
-    consumers_of_rows,
-    never_on,
-    product_width,
-    tile_type,
-    tiling,
+from flashgen.runtime.kernels.sm90 import BARRIERS, HOPPER, never_on, product_width, tile_type, tiling
+from flashgen.runtime.kernels.sm90_queries import (
+    QUERY_TILES,
+    consumers_of,
+    head_group,
+    query_options,
+    query_spill_limit,
 )
 from flashgen.runtime.launching import relaunch
 from flashgen.runtime.variant import Variant
@@ -78,7 +75,7 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
         "V_HEAD_DIM": product_width(v_head_dim),
         "STAGES": config.num_stages,
         "V_STAGES": config.num_stages - 1,
-        "CONSUMERS": consumers_of_rows(config),
+        "CONSUMERS": consumers_of(config),
         "PING_PONG": config.ping_pong,
     }
 
@@ -139,14 +136,14 @@ BACKWARD_Q_SM90_KERNEL = Kernel(
     function="_backward_q_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, head_dim a multiple of 8",
     refuses=_refuses,
-    domain=CONSUMER_ROWS,
+    domain=QUERY_TILES,
     default=_default,
     space=_space,
     shared_bytes=_shared_bytes,
-    spill_limit=consumer_row_spill_limit,
+    spill_limit=query_spill_limit,
     constants=_constants,
     types=_types,
-    options=consumer_row_options,
+    options=query_options,
     launch=_launch,
     packs=True,
     barriers=("_backward_q_sm90",),

@@ -9,27 +9,21 @@ from typing import Any
 
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import SPILL_LIMIT, Kernel, Task, query_tiles
+from flashgen.runtime.kernels.kernel import Kernel, Task, query_tiles
 from flashgen.runtime.kernels.portable import Row, column
-from flashgen.runtime.kernels.sm90 import (
-    BARRIERS,
-    CONSUMER_ROWS,
-    HOPPER,
-    consumer_options,
-    consumers_of_rows,
-    even_share,
-    multiprocessors,
-    never_on,
-    product_width,
+from flashgen.runtime.kernels.sm90 import BARRIERS, HOPPER, multiprocessors, never_on, product_width
+from flashgen.runtime.kernels.sm90_queries import (
+    QUERY_TILES,
+    consumers_of,
+    head_group,
+    query_options,
+    query_spill_limit,
 )
 from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.meanwhile import Relaunch
 from flashgen.runtime.streams import tile_counter
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import padded
-
-# K and V of the heads whose tiles are taken together, in bytes: they should stay in the 50 MB of the L2 cache.
-_GROUP_BYTES = 32 << 20
 
 _DEFAULTS: Row = (
     Config(128, 128, 4, 3, "hopper", ping_pong=1),
@@ -118,7 +112,7 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
         "HEAD_DIM": product_width(head_dim),
         "V_HEAD_DIM": value_width(v_head_dim),
         "STAGES": config.num_stages,
-        "CONSUMERS": consumers_of_rows(config),
+        "CONSUMERS": consumers_of(config),
         "PING_PONG": config.ping_pong,
         "SPLIT": shares_places(config.BN, head_dim, v_head_dim),
         "BLOCK_SIZE": 0,
@@ -126,38 +120,10 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
     }
 
 
-def consumer_row_options(config: Config) -> dict[str, Any]:
-    """Launch options of kernels whose consumers have 64 rows each."""
-    return consumer_options(consumers_of_rows(config))
-
-
-def consumer_row_spill_limit(config: Config) -> int:
-    """Three consumers have 160 registers a thread, and two do as well where these do not suffice: beyond what waits
-    for a row of tiles to end."""
-    return 32 if consumers_of_rows(config) == 3 else SPILL_LIMIT
-
-
 def _programs(call: Call, config: Config) -> int:
     """As many programs as the GPU runs at once: one for each multiprocessor, which it fills. Or one for each tile."""
     tiles = query_tiles(call, config)
     return tiles if config.persistent == 0 else min(tiles, multiprocessors(call.q.get_device()))
-
-
-def head_group(call: Call) -> int:
-    """How many heads are taken together: those whose K and V fit the L2 cache, in groups of like size.
-
-    But no more than leave tiles of two lengths to run at once: those of one length want memory at the same time.
-    """
-    return _head_group(multiprocessors(call.q.get_device()) // 2, call.sizes.batch, *call.lengths)
-
-
-@lru_cache(maxsize=256)
-def _head_group(
-    most: int, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int
-) -> int:
-    # Both dtypes have two bytes.
-    at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
-    return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
 
 
 def _launch(
@@ -209,16 +175,16 @@ FORWARD_SM90_KERNEL = Kernel(
     function="_forward_sm90",
     serves=f"float16 and bfloat16 on {HOPPER}, v_head_dim a multiple of 8",
     refuses=_refuses,
-    domain={**CONSUMER_ROWS, "persistent": (None, 0), "all_heads": (None, 1)},
+    domain={**QUERY_TILES, "persistent": (None, 0), "all_heads": (None, 1)},
     default=_default,
     leaves=_LEAVES,
     space=_space,
     # Three consumers of 128 keys are the default where registers suffice.
     starts=(_DEFAULTS[0], Config(192, 64, 4, 4, "hopper", ping_pong=1)),
     shared_bytes=_shared_bytes,
-    spill_limit=consumer_row_spill_limit,
+    spill_limit=query_spill_limit,
     constants=_constants,
-    options=consumer_row_options,
+    options=query_options,
     launch=_launch,
     packs=True,
     host_axes=("persistent", "all_heads"),

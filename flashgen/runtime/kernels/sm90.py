@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashgen.runtime.config import Config
 from flashgen.runtime.descriptors import Tile, Tiling, rows_tiling
 from flashgen.runtime.device.sm90.tiles import far, far_rows
 from flashgen.runtime.kernels.kernel import Values
@@ -20,13 +19,6 @@ HOPPER = "sm_90"
 WIDEST_HEAD = 256
 # Warps of a consumer.
 CONSUMER_TILES: Mapping[str, Values] = {"num_warps": (4,), "num_stages": tuple(range(1, 9))}
-# What configs may be where each consumer has 64 rows of queries.
-CONSUMER_ROWS: Mapping[str, Values] = {
-    "BM": (128, 192),
-    "BN": (16, 32, 64, 128, 256),
-    **CONSUMER_TILES,
-    "ping_pong": (0, 1),
-}
 # Room for barriers, in bytes.
 BARRIERS = 1024
 _GLUON_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
@@ -48,11 +40,6 @@ def product_width(dim: int) -> int:
     width = padded(dim)
     half = width // 2
     return width if width <= 64 else min(width, half + padded(dim - half))
-
-
-def consumers_of_rows(config: Config) -> int:
-    """The groups of four warps that compute, 64 rows each."""
-    return config.BM // 64
 
 
 def consumer_options(consumers: int) -> dict[str, Any]:
