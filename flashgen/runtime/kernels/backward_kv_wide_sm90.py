@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -56,7 +55,6 @@ def _shared_bytes(config: Config, task: Task) -> int:
     return 2 * config.BN * columns + config.num_stages * config.BM * (2 * columns + 8 + 4 * config.BN) + BARRIERS
 
 
-@lru_cache(maxsize=256)
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
     dims = {"HEAD_DIM": product_width(max(64, head_dim)), "V_HEAD_DIM": product_width(max(64, v_head_dim))}
     return {"BM": config.BM, "BN": config.BN, **dims, "STAGES": config.num_stages}

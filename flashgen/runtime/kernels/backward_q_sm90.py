@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -66,7 +65,6 @@ def _shared_bytes(config: Config, task: Task) -> int:
     return 2 * (config.BM * (one + other) + config.BN * streamed) + BARRIERS
 
 
-@lru_cache(maxsize=256)
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
     return {
         "BM": config.BM,
@@ -80,7 +78,6 @@ def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int 
     }
 
 
-@lru_cache(maxsize=256)
 def _tile_width(dim: int) -> int:
     """Columns of a tile: a power of two."""
     width: int = triton.next_power_of_2(product_width(dim))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -98,13 +97,11 @@ def shares_places(BN: int, head_dim: int, v_head_dim: int) -> bool:
     return width == value_width(v_head_dim) < padded(head_dim) and BN * width > 16384
 
 
-@lru_cache(maxsize=256)
 def value_width(dim: int) -> int:
     """V's columns: a second product takes as long as the columns that it saves, unless these are many."""
     return padded(dim) if dim <= 128 else product_width(dim)
 
 
-@lru_cache(maxsize=256)
 def _constants(config: Config, head_dim: int, v_head_dim: int) -> dict[str, int | None]:
     return {
         "BM": config.BM,

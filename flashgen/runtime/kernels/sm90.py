@@ -34,7 +34,6 @@ def never_on(capability: str, dtype: str, head_dim: int, v_head_dim: int) -> str
     return "it takes float16 and bfloat16, this is float32" if dtype == "float32" else ""
 
 
-@lru_cache(maxsize=256)
 def product_width(dim: int) -> int:
     """A head dimension as products take it: a power of two, or from 65 on the sum of two, such as 96 = 64 + 32."""
     width = padded(dim)

@@ -43,7 +43,6 @@ def refuses_keys(capability: str, dtype: str, head_dim: int, v_head_dim: int) ->
     return never_on(capability, dtype, head_dim, v_head_dim) or (odd if head_dim % 8 or v_head_dim % 8 else "")
 
 
-@lru_cache(maxsize=256)
 def v_block_width(v_head_dim: int) -> int:
     """Columns of a tile of v and d_out."""
     return max(64, padded(v_head_dim))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from flashgen.runtime.call import Call
@@ -43,13 +42,8 @@ def head_group(call: Call) -> int:
 
     But no more than leave tiles of two lengths to run at once: those of one length want memory at the same time.
     """
-    return _head_group(multiprocessors(call.q.get_device()) // 2, call.sizes.batch, *call.lengths)
-
-
-@lru_cache(maxsize=256)
-def _head_group(
-    most: int, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, v_head_dim: int
-) -> int:
+    s = call.sizes
+    shared, most = s.heads // s.kv_heads, multiprocessors(call.q.get_device()) // 2
     # Both dtypes have two bytes.
-    at_once = max(1, _GROUP_BYTES // (2 * kv_len * (head_dim + v_head_dim))) * (heads // kv_heads)
-    return even_share(batch * heads, min(at_once, max(most, heads // kv_heads)))
+    at_once = max(1, _GROUP_BYTES // (2 * s.kv_len * (s.head_dim + s.v_head_dim))) * shared
+    return even_share(s.batch * s.heads, min(at_once, max(most, shared)))
