@@ -56,7 +56,7 @@ def _group_names(lines: list[str], node: ast.ImportFrom, width: int) -> None:
     """Rewrite an import of several lines in place."""
     first, last = node.lineno, (node.end_lineno or 0) - 1
     if first < last:
-        lines[first:last] = _filled([line.strip() for line in lines[first:last]], "    ", width)
+        lines[first:last] = joined([line.strip() for line in lines[first:last]], "    ", width)
 
 
 def _group_calls(lines: list[str], statement: ast.stmt, width: int) -> None:
@@ -66,7 +66,7 @@ def _group_calls(lines: list[str], statement: ast.stmt, width: int) -> None:
         first, last = call.lineno, (call.end_lineno or 0) - 1
         items = [line.strip() for line in lines[first:last]]
         if max(map(len, items)) <= _SHORT:
-            lines[first:last] = _filled(items, " " * call.args[0].col_offset, width)
+            lines[first:last] = joined(items, " " * call.args[0].col_offset, width)
 
 
 def _is_column(call: ast.Call) -> bool:
@@ -109,7 +109,7 @@ def _group_arguments(lines: list[str], source: str, function: ast.FunctionDef, w
     indent = " " * (function.col_offset + 4)
     starts = [place for place in range(len(rows)) if place == 0 or rows[place] != rows[place - 1]]
     parts = [texts[start:stop] for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)]
-    lines[first:last] = [row for part in parts for row in _filled(part, indent, width)]
+    lines[first:last] = [row for part in parts for row in joined(part, indent, width)]
 
 
 def _group_list(lines: list[str], decorator: ast.expr, width: int) -> None:
@@ -123,10 +123,10 @@ def _group_list(lines: list[str], decorator: ast.expr, width: int) -> None:
     indent = " " * decorator.col_offset
     items = [line.strip() for line in lines[first + 2 : last - 2]]
     head = lines[first] + lines[first + 1].strip()
-    lines[first:last] = [head, *_filled(items, f"{indent}   ", width), f"{indent[1:]}])"]
+    lines[first:last] = [head, *joined(items, f"{indent}   ", width), f"{indent[1:]}])"]
 
 
-def _filled(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
+def joined(items: Sequence[str], indent: str, width: int) -> Iterator[str]:
     """The items, each with its comma, as many in each line as there is room for."""
     line = indent
     for item in items:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flashgen.codegen.headers import in_rows, of_several_lines
+from flashgen.codegen.headers import in_rows, joined, of_several_lines
 from flashgen.errors import EnvironmentProblem
 from flashgen.files import reason
 from flashgen.processes import environment, program
@@ -143,20 +143,10 @@ def _rows(line: str) -> list[str]:
     if "".join(arguments) != text:
         # It closes brackets that other lines open.
         return [line]
+    items = [argument.strip() for argument in arguments]
     if role:
-        return [indent + role[1], *_joined(arguments, indent + "    "), indent + role[3]]
-    return [*_joined(arguments, indent)]
-
-
-def _joined(arguments: Iterable[str], indent: str) -> Iterator[str]:
-    """Arguments, each with its comma, as many in each line as there is room for."""
-    line = indent
-    for argument in arguments:
-        if line != indent and len(line) + len(argument.rstrip()) > WIDTH:
-            yield line.rstrip()
-            line = indent
-        line += argument
-    yield line.rstrip()
+        return [indent + role[1], *joined(items, indent + "    ", WIDTH), indent + role[3]]
+    return [*joined(items, indent, WIDTH)]
 
 
 def _arguments(text: str) -> Iterator[str]:
