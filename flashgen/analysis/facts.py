@@ -174,11 +174,6 @@ class Facts:
         return has_lookups(self.usual_logit)
 
     @cached_property
-    def has_lookups(self) -> bool:
-        """Whether each pair reads an element from anywhere, or is divided by what is no constant."""
-        return has_lookups(self.logits.pair)
-
-    @cached_property
     def mask_divides_keys(self) -> bool:
         """Whether the mask has quotients of each key, such as k // width of a runtime param."""
         return divides_keys(self.variant.mask)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flashgen.analysis.facts import facts_of
+from flashgen.analysis.registers import has_lookups
 from flashgen.codegen import default_of, generate, load_module
 from flashgen.spec.load import load
 
@@ -49,7 +50,7 @@ def test_long_functions_of_pairs_have_the_portable_kernel(score: str, masked: bo
 )
 def test_lookups_and_quotients_of_pairs_have_narrow_tiles(score: str, others: dict[str, Any]) -> None:
     variant = spec(score, **others)
-    assert facts_of(variant).has_lookups
+    assert has_lookups(facts_of(variant).logits.pair)
     for head_dim in (64, 128):
         config = default_of(variant, "forward")("sm_90", "bfloat16", head_dim, head_dim)
         assert (config.backend, config.BM, config.BN) == ("hopper", 128, 64)
@@ -124,7 +125,7 @@ def test_what_is_read_for_each_pair_leaves_registers_for_a_delay_in_narrow_tiles
 def test_others_have_wide_ones(score: str, others: dict[str, Any]) -> None:
     variant = spec(score, **others)
     assert not facts_of(variant).has_long_functions
-    assert not facts_of(variant).has_lookups
+    assert not has_lookups(facts_of(variant).logits.pair)
     config = default_of(variant, "forward")("sm_90", "bfloat16", 128, 128)
     assert (config.backend, config.BN) == ("hopper", 128)
 
