@@ -47,7 +47,7 @@ def keywords(given: Mapping[str, object], defaults: Mapping[str, object]) -> tup
             raise TypeError(f"got an unexpected keyword argument {name!r}; expected {', '.join(map(repr, defaults))}")
     for name, default in defaults.items():
         if default is REQUIRED and name not in given:
-            raise TypeError(f"missing the keyword argument {name!r}")
+            raise TypeError(f"missing the keyword argument {name!r}; expected a value for it, which has no default")
     return tuple(given.get(name, default) for name, default in defaults.items())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,9 @@ _MORE: Mapping[str, Any] = {
 }  # fmt: skip
 _COLUMNS = {**_KEY, **_FOUND, **_MORE, **_DIGESTS}
 _VALUES: Mapping[str, Any] = {"failed": int, "dropped": int, "clocks": _NUMBER, "versions": str}
+
+# What these are called in JSON.
+_KINDS = {str: "a string", int: "an integer", _NUMBER: "a number", dict: "an object", list: "an array"}
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
 _WORDS = ("variant", "kernel", "dtype", "triton", "capability")
@@ -67,17 +71,18 @@ def to_text(records: Iterable[Record]) -> str:
 def parse(text: str) -> tuple[Record, ...]:
     """The records of a table. NewerFormat for what a newer flashgen wrote, ValueError for anything else."""
     if _depth(text) > _MOST_DEPTH:
-        raise ValueError("JSON that is nested too deeply")
+        raise ValueError(f"its JSON is nested too deeply; expected at most {_MOST_DEPTH} levels")
     table = json.loads(text, parse_constant=_no_number)
     written = table.get("format") if isinstance(table, dict) else None
     if isinstance(written, int) and written > PACKED_FORMAT:
         raise NewerFormat(f"its format is {_shown(written)}, of a newer flashgen; this one reads {PACKED_FORMAT}")
     _expect(table, {"format": int, "shared": dict, "records": list}, "the table")
     if table["format"] < TABLE_FORMAT:
-        raise ValueError(f"the table's format is not {TABLE_FORMAT} to {PACKED_FORMAT}")
+        raise ValueError(f"format of the table is {_shown(written)}; expected {TABLE_FORMAT} to {PACKED_FORMAT}")
     records = tuple(_record(line, table["shared"]) for line in table["records"])
-    if len({record.key for record in records}) < len(records):
-        raise ValueError("two records have one key")
+    for key, number in Counter(record.key for record in records).items():
+        if number > 1:
+            raise ValueError(f"it has {number} records for {key}; expected one")
     return records
 
 
@@ -111,14 +116,14 @@ def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _record(line: object, shared: Mapping[str, Any]) -> Record:
-    if not isinstance(line, dict):
-        raise ValueError(f"a record is {_shown(line)}; expected its fields")
+    _expect_kind(line, dict, "a record")
+    assert isinstance(line, dict)
     absent = {name: kind() for name, kind in _MORE.items()}
     fields = {**absent, **shared, **line}
     _expect(fields, _COLUMNS, "a record")
     for name, values in _VALUES.items():
-        if not all(isinstance(each, values) and not isinstance(each, bool) for each in fields[name].values()):
-            raise ValueError(f"a value of {name} has the wrong type")
+        for each in fields[name].values():
+            _expect_kind(each, values, f"a value of {name}")
     for name, value in fields.items():
         for each in (*value, *value.values()) if isinstance(value, dict) else (value,):
             _expect_plain(each, name)
@@ -153,7 +158,7 @@ def _expect_plain(value: object, name: str) -> None:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"a number is {text}, which JSON does not have; expected a finite one")
 
 
 def _depth(text: str) -> int:
@@ -174,8 +179,17 @@ def _shown(value: object) -> str:
 
 
 def _expect(fields: object, kinds: Mapping[str, Any], what: str) -> None:
-    if not isinstance(fields, dict) or set(fields) != set(kinds):
-        raise ValueError(f"{what} does not have the fields {', '.join(kinds)}")
+    _expect_kind(fields, dict, what)
+    assert isinstance(fields, dict)
+    for name in fields:
+        if name not in kinds:
+            raise ValueError(f"{what} has an unknown field {_shown(name)}; expected {', '.join(kinds)}")
     for name, kind in kinds.items():
-        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
-            raise ValueError(f"{name} of {what} is {_shown(fields[name])}, which has the wrong type")
+        if name not in fields:
+            raise ValueError(f"{what} has no field {name}; expected {', '.join(kinds)}")
+        _expect_kind(fields[name], kind, f"{name} of {what}")
+
+
+def _expect_kind(value: object, kind: Any, what: str) -> None:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{what} is {_shown(value)}; expected {_KINDS[kind]}")
