@@ -13,10 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
+from flashgen.analysis.arithmetic import as_computed
 from flashgen.analysis.levels import floats_at_leaves, shared
-from flashgen.analysis.quotients import with_quotients
-from flashgen.analysis.reciprocals import with_reciprocals
-from flashgen.analysis.truncations import with_truncations
 from flashgen.emit.dialects import TRITON, Dialect
 from flashgen.emit.fragments import Fragment, Load
 from flashgen.emit.names import EMITTED, SPELLED, Statements, suggest
@@ -46,7 +44,7 @@ class Prologue:
         """
         setting = replace(
             setting,
-            lets=tuple((name, _as_computed(expr, setting.ranges)) for name, expr in setting.lets),
+            lets=tuple((name, as_computed(expr, setting.ranges)) for name, expr in setting.lets),
             words=setting.words - EMITTED,
             spelled={**SPELLED, **setting.spelled},
         )
@@ -77,11 +75,11 @@ class Prologue:
 
     def name(self, expr: Expr, preferred: str | None = None) -> str:
         """The name under which an expression that the loop does not change is at hand; computes it first if need be."""
-        return self._writer.name(_as_computed(expr, self.ranges), preferred)
+        return self._writer.name(as_computed(expr, self.ranges), preferred)
 
     def inline(self, expr: Expr, spelled: Mapping[str, str] = _NOTHING) -> str:
         """An expression that the loop does not change as text of its own, its loads and reductions computed before."""
-        expr, writer = _as_computed(expr, self.ranges), self._writer
+        expr, writer = as_computed(expr, self.ranges), self._writer
         if spelled:
             writer = PrologueWriter(self._spelling(spelled), self._statements)
         writer.take_apart(expr)
@@ -101,8 +99,8 @@ class Prologue:
         statements made.
         """
         setting = self._setting if inlined else _of_functions(self._setting)
-        roots = tuple(floats_at_leaves(_as_computed(root, self.ranges), self.ranges) for root in roots)
-        given = {_as_computed(expr, self.ranges): name for expr, name in given.items()}
+        roots = tuple(floats_at_leaves(as_computed(root, self.ranges), self.ranges) for root in roots)
+        given = {as_computed(expr, self.ranges): name for expr, name in given.items()}
         known = len(self.defines)
         body = self._written(setting, roots, given)
         # Written again once all that it takes from the prologue has a name, which none of its own may hide.
@@ -154,11 +152,6 @@ class Prologue:
 def _follows_from(known: Expr | str, names: Collection[str]) -> bool:
     """Whether an expression depends on variables of these names. A text, of an address, has other names if it does."""
     return bool(names) and isinstance(known, Expr) and not variables(known).isdisjoint(names)
-
-
-def _as_computed(expr: Expr, ranges: Ranges) -> Expr:
-    """An expression as kernels compute it."""
-    return with_reciprocals(with_quotients(with_truncations(ranges.plain(expr), ranges)), ranges)
 
 
 def _of_functions(setting: Setting) -> Setting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from flashgen.analysis.arithmetic import is_reciprocal
 from flashgen.analysis.levels import COL, is_reduction, level, places_of, shared_by_turn
-from flashgen.analysis.reciprocals import is_reciprocal
 from flashgen.emit.names import Statements, suggest
 from flashgen.emit.operators import Operators
 from flashgen.emit.setting import Setting

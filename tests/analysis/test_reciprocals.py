@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from language_world import SCOPE, compile, pairs
 
-from flashgen.analysis.reciprocals import is_reciprocal, with_reciprocals
+from flashgen.analysis.arithmetic import is_reciprocal, with_reciprocals
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.nodes import Expr, Op, Type, op
 from flashgen.lang.traversal import transform, walk

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from language_world import SCOPE, TENSORS, compile, pairs
 
-from flashgen.analysis.quotients import with_quotients
-from flashgen.analysis.truncations import with_truncations
+from flashgen.analysis.arithmetic import with_quotients, with_truncations
 from flashgen.lang.evaluate import evaluate
 from flashgen.lang.fold import simplify
 from flashgen.lang.intervals import Ranges

@@ -11,7 +11,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.analysis.reciprocals import LARGEST
+from flashgen.analysis.arithmetic import LARGEST
 from flashgen.runtime.device.reciprocals import floor_div_by, reciprocal_of, remainder_or_zero
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
