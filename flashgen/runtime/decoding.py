@@ -122,25 +122,22 @@ class Partials(NamedTuple):
 
 
 def merge_partials(
-    key: tuple[Hashable, ...], tensors: Mapping[str, Any], tiles: int, numbers: Mapping[str, int], BM: int, rows: int,
-    V_HEAD_DIM: int, natural: bool,
+    variant: Variant, key: tuple[Hashable, ...], tensors: Mapping[str, Any], tiles: int, numbers: Mapping[str, int],
+    BM: int, rows: int, V_HEAD_DIM: int,
 ) -> None:  # fmt: skip
     """Merge the splits of `tiles` tiles of BM rows each, a few rows a program where there are many.
 
-    `tensors` and `numbers` go by the names of the kernel's parameters, a tensor that is not there is left out. The
-    numbers, and with them all of the launch, follow from `key`.
+    `tensors` and `numbers` go by the names of kernels' parameters, the variant's inputs among the tensors; one that is
+    not there is left out. The numbers, and with them all of the launch, follow from `key`.
     """
+    given = {**tensors, "sinks_ptr": tensors[f"{variant.sink}_ptr"] if variant.sink else None}
     per_program = 1 if rows <= 64 else 16
     parts = -(-min(rows, BM) // per_program)
     sizes = {
-        "BM": BM, "ROWS": per_program, "PARTS": parts, "SPLITS": _MERGED, "V_HEAD_DIM": V_HEAD_DIM, "NATURAL": natural,
+        "BM": BM, "ROWS": per_program, "PARTS": parts, "SPLITS": _MERGED, "V_HEAD_DIM": V_HEAD_DIM,
+        "NATURAL": variant.natural,
     }  # fmt: skip
     relaunch(
-        merge_splits, (*key, natural), {name: tensors.get(name) for name in _MERGE_READS},
+        merge_splits, (*key, variant.natural), {name: given.get(name) for name in _MERGE_READS},
         lambda: Setup(tiles * parts, numbers, sizes, {"num_warps": 2}),
     )  # fmt: skip
-
-
-def sinks_of(variant: Variant, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The sinks of a variant that has them, as the merge takes them, among its inputs by the kernels' names."""
-    return {"sinks_ptr": given[f"{variant.sink}_ptr"] if variant.sink else None}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flashgen.runtime.decoding import Partials, merge_partials, sinks_of
+from flashgen.runtime.decoding import Partials, merge_partials
 from flashgen.runtime.extending_paged import extension_of, launch_extension, reaches
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
 from flashgen.runtime.launching import Setup, relaunch
@@ -84,8 +84,8 @@ def _launch_decode(
         ),
     )  # fmt: skip
     merge_partials(
-        (call.layout, shape, out.stride()), {**tensors, **sinks_of(variant, call.given)}, programs,
-        _merge_numbers(call, out), shape.BM, shape.rows, width, variant.natural,
+        variant, (call.layout, shape, out.stride()), tensors, programs, _merge_numbers(call, out), shape.BM, shape.rows,
+        width,
     )  # fmt: skip
 
 

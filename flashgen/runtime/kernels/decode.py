@@ -16,7 +16,6 @@ from flashgen.runtime.decoding import (
     programs_at_once,
     row_tile,
     shared_bytes_beside,
-    sinks_of,
     worth_trying,
 )
 from flashgen.runtime.gpus import shared_limit
@@ -101,8 +100,8 @@ def launch_decode(variant: Variant, call: Call, config: Config, tensors: Mapping
             "q_len": s.q_len, "v_head_dim": s.v_head_dim, "num_tiles": tiles // s.batch, "num_splits": splits,
         }  # fmt: skip
         merge_partials(
-            (call.layout, config, splits), {**tensors, **parts.named, **sinks_of(variant, tensors)},
-            tiles * s.kv_heads, numbers, BM, rows, widths[1], variant.natural,
+            variant, (call.layout, config, splits), {**tensors, **parts.named}, tiles * s.kv_heads, numbers, BM, rows,
+            widths[1],
         )  # fmt: skip
 
 
