@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +89,8 @@ def made(found: Any, sizes: tuple[int, ...], head_dim: int = 16, dtype: str = "f
 
 def gradients(attend: Any, call: Made, double: bool = False, **more: Any) -> dict[str, torch.Tensor]:
     """Those of the learned inputs."""
-    cast = (lambda t: t.detach().double() if t.is_floating_point() else t) if double else (lambda t: t.detach())
-    inputs = {name: cast(t).requires_grad_(t.requires_grad) for name, t in call.inputs.items()}
-    learned = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
+    cast = _doubled if double else torch.Tensor.detach
+    inputs, learned = _leaves(call, cast)
     out = attend(*(cast(leaf).requires_grad_() for leaf in call.leaves), **inputs, **more)
     return dict(zip(learned, torch.autograd.grad(out, [*learned.values()], cast(call.d_out)), strict=True))
 
@@ -102,9 +102,19 @@ def beside_rounded_out(module: Any, call: Made) -> dict[str, torch.Tensor]:
     """
     with torch.no_grad():
         out = module.attention(*call.leaves, **call.inputs).double()
-    inputs = {name: t.detach().double() if t.is_floating_point() else t for name, t in call.inputs.items()}
-    learned = {name: t.requires_grad_() for name, t in inputs.items() if t.is_floating_point()}
-    exact, lse = module.reference(*(leaf.detach().double() for leaf in call.leaves), **inputs, return_lse=True)
-    d_out = call.d_out.double()
+    inputs, learned = _leaves(call, _doubled)
+    exact, lse = module.reference(*map(_doubled, call.leaves), **inputs, return_lse=True)
+    d_out = _doubled(call.d_out)
     d_lse = (d_out * (exact - out)).sum(-1).detach()
     return dict(zip(learned, torch.autograd.grad([exact, lse], [*learned.values()], [d_out, d_lse]), strict=True))
+
+
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor on its own, in float64 if it has floats."""
+    return tensor.detach().double() if tensor.is_floating_point() else tensor
+
+
+def _leaves(call: Made, cast: Callable[[torch.Tensor], torch.Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs on their own, and those of them that are learned."""
+    inputs = {name: cast(tensor).requires_grad_(tensor.requires_grad) for name, tensor in call.inputs.items()}
+    return inputs, {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}

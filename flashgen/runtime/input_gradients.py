@@ -61,7 +61,9 @@ def pair_sums(variant: Variant, call: Call, rows: Incoming) -> dict[str, torch.T
     owners = {owner.axis: owner for owner in variant.owners or ()}
     counts = {"b": call.sizes.batch, "h": call.sizes.heads}
     groups = {axis: Groups.of(count, owners.get(axis), sizes) for axis, count in counts.items()}
-    config, shared_out = _by_pair(variant, call, groups, alone=all(places[each.input] == 1 for each in owned))
+    elements = sum(call.given[f"{each.input}_ptr"].numel() for each in owned)
+    alone = all(places[each.input] == 1 for each in owned)
+    config, shared_out = _by_pair(variant, call, groups, elements, alone)
     sums = {
         each.name: _room(call.given[f"{each.input}_ptr"], shared_out.splits, whole=places[each.input] == 1)
         for each in owned
@@ -75,12 +77,13 @@ def _owned(variant: Variant) -> list[Sums]:
     return [each for each in variant.sums if each.apart is not None]
 
 
-def _by_pair(variant: Variant, call: Call, groups: Mapping[str, Groups], alone: bool) -> tuple[Config, Shares]:
-    """In which tiles, and by how many programs. Sums in float32, of splits or of places that are not `alone`, take the
-    room of what is read so."""
+def _by_pair(
+    variant: Variant, call: Call, groups: Mapping[str, Groups], elements: int, alone: bool
+) -> tuple[Config, Shares]:
+    """In which tiles, and by how many programs, for so many elements. Sums in float32, of splits or of places that are
+    not `alone`, take the room of what is read so."""
     read = variant.loads * max(each.dtype.itemsize for each in variant.inputs)
     config = pairs_config(call, read if alone else max(read, _FLOAT32))
-    elements = sum(call.given[f"{each.input}_ptr"].numel() for each in _owned(variant))
     found = shares_of(call, config, groups, elements)
     if found.splits == 1:
         return config, found

@@ -42,7 +42,6 @@ def test_those_beside_others_are(name: str, deterministic: bool, tmp_path: Path)
         wanted = beside_rounded_out(module, call)
         for each, gradient in gradients(module.attention, call, deterministic=deterministic).items():
             error = gradient.double() - wanted[each]
-            print("BOUND", name, sizes, each, float(error.norm() / wanted[each].norm()))
             assert float(error.norm() / wanted[each].norm()) < 2**-16, f"{sizes}, {each}"
 
 
