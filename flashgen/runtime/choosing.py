@@ -152,7 +152,7 @@ def choose_paged(text: str | None, configs: Lookup, call: PagedCall, batch_invar
     """
     if text is not None:
         return _parsed(text, configs.kernel)
-    s, q, cache = call.layout.sizes, call.q, call.k_cache.dtype
+    s, q, cache = call.layout.sizes, call.tensors.q, call.tensors.k_cache.dtype
     dtype = str(q.dtype).removeprefix("torch.")
     of_cache = "" if cache == q.dtype else str(cache).removeprefix("torch.")
     if batch_invariant or not q.is_cuda:

@@ -11,7 +11,7 @@ from flashgen.runtime.decoding import Partials, merge_partials
 from flashgen.runtime.extending_paged import extension_of, launch_extension, reaches
 from flashgen.runtime.kernels.decode_paged import DECODE_PAGED_KERNEL, converts_in_place
 from flashgen.runtime.launching import Setup, relaunch
-from flashgen.runtime.paged import PagedCall
+from flashgen.runtime.paged import PagedCall, PagedTensors
 from flashgen.runtime.planning_paged import PlanParts, Shape, Work, planned, planned_sizes, work_of
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
@@ -48,8 +48,9 @@ def _check_plan(
     items: torch.Tensor, count: torch.Tensor, sizes: Sequence[int] | None, call: PagedCall, work: Work
 ) -> None:  # fmt: skip
     """ValueError where a plan is not one for this call."""
-    gpu = call.q.device
-    own = planned_sizes(call.q, call.k_cache, call.block_table, call.cu_seqlens_q, call.sizes.q_len)
+    t = call.tensors
+    gpu = t.q.device
+    own = planned_sizes(t.q, t.k_cache, t.block_table, t.cu_seqlens_q, call.sizes.q_len)
     expected = (*own, work.shape.BM)
     if sizes is None or tuple(sizes) != expected:
         raise ValueError(
@@ -75,7 +76,7 @@ def _launch_decode(
     call, shape = work.call, work.shape
     s = call.sizes
     programs, (_, width) = shape.room * s.kv_heads, tile_widths(s.head_dim, s.v_head_dim)
-    parts = Partials.room(call.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
+    parts = Partials.room(call.tensors.q, programs * shape.BM, width, variant.takes("decode_paged", "shift_ptr"))
     tensors = {**_tensors(call), **parts.named, "out_ptr": out, "lse_ptr": lse, "items_ptr": items, "count_ptr": count}
     relaunch(
         variant.kernels["decode_paged"], (call.layout, call.own, shape, out.stride()), tensors,
@@ -91,10 +92,11 @@ def _launch_decode(
 
 def _tensors(call: PagedCall) -> dict[str, Any]:
     """What the kernel reads, by the names of its parameters."""
-    k_scale, v_scale = _both(call)
+    t = call.tensors
+    k_scale, v_scale = _both(t, call.layout.TOKEN_SCALES)
     return {
-        "q_ptr": call.q, "k_ptr": call.k_cache, "v_ptr": call.v_cache, "block_table_ptr": call.block_table,
-        "seq_lens_ptr": call.seq_lens, "cu_seqlens_q_ptr": call.cu_seqlens_q, "k_scale_ptr": k_scale,
+        "q_ptr": t.q, "k_ptr": t.k_cache, "v_ptr": t.v_cache, "block_table_ptr": t.block_table,
+        "seq_lens_ptr": t.seq_lens, "cu_seqlens_q_ptr": t.cu_seqlens_q, "k_scale_ptr": k_scale,
         "v_scale_ptr": v_scale, **call.given,
     }  # fmt: skip
 
@@ -123,13 +125,13 @@ def _constants(call: PagedCall, shape: Shape) -> dict[str, Any]:
     return {
         **DECODE_PAGED_KERNEL.constants(shape.config, layout.sizes.head_dim, layout.sizes.v_head_dim), "BM": shape.BM,
         "BLOCK_SIZE": layout.block_size, "TOKEN_SCALES": layout.TOKEN_SCALES,
-        "CONVERTED": converts_in_place(shape.BM, layout.itemsizes[1], call.q.device),
+        "CONVERTED": converts_in_place(shape.BM, layout.itemsizes[1], call.tensors.q.device),
     }  # fmt: skip
 
 
-def _both(call: PagedCall) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _both(given: PagedTensors, of_tokens: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Both scales, where one is of each token: then the kernel reads the other too."""
-    if not call.layout.TOKEN_SCALES:
-        return call.k_scale, call.v_scale
-    one = call.q.new_ones((), dtype=torch.float32)
-    return one if call.k_scale is None else call.k_scale, one if call.v_scale is None else call.v_scale
+    if not of_tokens:
+        return given.k_scale, given.v_scale
+    one = given.q.new_ones((), dtype=torch.float32)
+    return one if given.k_scale is None else given.k_scale, one if given.v_scale is None else given.v_scale

@@ -59,11 +59,11 @@ class Steps(NamedTuple):
 
 def extension_of(variant: Variant, call: PagedCall, config: str | None) -> Extension | None:
     """What the forward kernel has of a call; None where the decode kernel has all: so it is where a config is named."""
-    s = call.layout.sizes
-    if config is not None or min(s.q_len, s.total_q) <= MOST_DECODED or call.cu_seqlens_q is None or not call.q.is_cuda:
+    s, t = call.layout.sizes, call.tensors
+    if config is not None or min(s.q_len, s.total_q) <= MOST_DECODED or t.cu_seqlens_q is None or not t.q.is_cuda:
         return None
-    capability = current_device(call.q.get_device()).capability
-    return _extension(variant, call.layout, capability, call.q.dtype, call.k_cache.dtype)
+    capability = current_device(t.q.get_device()).capability
+    return _extension(variant, call.layout, capability, t.q.dtype, t.k_cache.dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -100,7 +100,7 @@ def stays(variant: Variant, layout: PagedLayout, capability: str, dtype: torch.d
 
 def reaches(call: PagedCall, out: torch.Tensor) -> bool:
     """Whether TMA reaches the tensors of a call: both caches by the same steps, an output without gaps."""
-    addressed = (call.q, call.k_cache, call.v_cache, out)
+    addressed = (call.tensors.q, call.tensors.k_cache, call.tensors.v_cache, out)
     return _alike(call.layout) and out.is_contiguous() and not any(t.data_ptr() % _ALIGNED for t in addressed)
 
 
@@ -136,12 +136,13 @@ def launch_extension(
     """Write out and lse of the sequences of many queries, whose `items` these are, as many as `count` [2] has last."""
     layout = _forward_layout(call.layout)
     given, own = _own(variant, call, layout)
+    t = call.tensors
     tensors = {
-        "out_ptr": out, "lse_ptr": lse, "max_ptr": None, "cu_seqlens_q_ptr": call.cu_seqlens_q,
-        "cu_seqlens_k_ptr": call.seq_lens, "block_table_ptr": call.block_table, "items_ptr": items, "count_ptr": count,
+        "out_ptr": out, "lse_ptr": lse, "max_ptr": None, "cu_seqlens_q_ptr": t.cu_seqlens_q,
+        "cu_seqlens_k_ptr": t.seq_lens, "block_table_ptr": t.block_table, "items_ptr": items, "count_ptr": count,
         **({"residue_ptr": torch.empty_like(lse)} if variant.natural else {}), **given,
     }  # fmt: skip
-    forward = Call(call.q, call.k_cache, call.v_cache, layout, given, own)
+    forward = Call(t.q, t.k_cache, t.v_cache, layout, given, own)
     launch_over_pages(variant, forward, extension.config, tensors, extension.room, lambda: _numbers(call.layout))
 
 
@@ -177,7 +178,7 @@ def _own(variant: Variant, call: PagedCall, layout: Layout) -> tuple[Mapping[str
         return {}, call.own
     params = {name: value for name, value in call.given.items() if not name.endswith("_ptr")}
     inputs = [call.given[each.pointer] for each in variant.inputs]
-    return given_own(variant, _declared(variant), call.q, layout, inputs, params)
+    return given_own(variant, _declared(variant), call.tensors.q, layout, inputs, params)
 
 
 @lru_cache(maxsize=256)

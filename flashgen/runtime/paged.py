@@ -123,14 +123,7 @@ class PagedArguments(NamedTuple):
 class PagedCall(NamedTuple):
     """One call of attention_paged(), checked. `given` and `own` are as a `Call` has them."""
 
-    q: torch.Tensor
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
-    block_table: torch.Tensor
-    seq_lens: torch.Tensor
-    cu_seqlens_q: torch.Tensor | None
-    k_scale: torch.Tensor | None
-    v_scale: torch.Tensor | None
+    tensors: PagedTensors
     layout: PagedLayout
     given: Mapping[str, Any] = {}
     own: OwnLayout = NOTHING_OWN
@@ -159,7 +152,7 @@ def prepare_paged(given: PagedArguments) -> PagedCall:
     if tensors.q.stride(-1) != 1 or layout.negated:
         q = tensors.q.contiguous()  # The layout has its strides.
         tensors = tensors._replace(q=-q if layout.negated else q)
-    return PagedCall(*tensors, layout)
+    return PagedCall(tensors, layout)
 
 
 def layout_of(given: PagedArguments) -> PagedLayout:

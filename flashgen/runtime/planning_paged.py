@@ -96,11 +96,11 @@ def register_paged_plan(variant: Variant, name: str, *, shared: bool) -> None:
 
     def launch(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         call, work = _asked(variant, prepare_paged, given)
-        return *planned(call, work), _tile(call.q, work)
+        return *planned(call, work), _tile(call.tensors.q, work)
 
     def fake(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         call, work = _asked(variant, _traced, given)
-        return *_empty_plan(call.q, work), _tile(call.q, work)
+        return *_empty_plan(call.tensors.q, work), _tile(call.tensors.q, work)
 
     _operators[variant.full_name] = operator(
         name,
@@ -147,7 +147,7 @@ def _tile(q: torch.Tensor, work: Work) -> torch.Tensor:
 
 def _traced(given: PagedArguments) -> PagedCall:
     """The call that torch traces: nothing of it is remembered, since its sizes may be symbols."""
-    return PagedCall(*given.tensors, layout_of(given))
+    return PagedCall(given.tensors, layout_of(given))
 
 
 def _asked(
@@ -174,11 +174,11 @@ def _empty_plan(q: torch.Tensor, work: Work) -> tuple[torch.Tensor, torch.Tensor
 def planned(call: PagedCall, work: Work) -> tuple[torch.Tensor, torch.Tensor]:
     """The items of a call and their numbers, made on the device."""
     s, shape, extension = call.layout.sizes, work.shape, work.extension
-    items, count = _empty_plan(call.q, work)
+    items, count = _empty_plan(call.tensors.q, work)
     apart = (None, None) if extension is None else (MOST_DECODED, extension.config.BM)
     launch(
         plan_splits, s.batch,
-        items, count, call.seq_lens, call.cu_seqlens_q,
+        items, count, call.tensors.seq_lens, call.tensors.cu_seqlens_q,
         (s.batch, s.total_q, s.q_len, s.heads // s.kv_heads, call.layout.max_keys),
         _NO_WINDOW if work.span is None else work.span, shape.room, shape.at_once, shape.chunk, work.room - shape.room,
         BM=shape.BM, BN=shape.config.BN, BLOCK=min(_BLOCK, max(16, 1 << (s.batch - 1).bit_length())),
@@ -194,7 +194,7 @@ def work_of(
     if extension is not None:
         call = call._replace(layout=of_few_queries(call.layout))
     chosen = choose_paged(config, variant.configs["decode_paged"], call, batch_invariant)
-    gpu, single = call.q.get_device(), call.cu_seqlens_q is None
+    gpu, single = call.tensors.q.get_device(), call.tensors.cu_seqlens_q is None
     shape = _shape(call.layout, gpu, single, variant.span, batch_invariant, chosen)
     return Work(call, shape, extension, variant.span)
 

@@ -49,7 +49,7 @@ def paged_operator(variant: Variant, shared: bool = False) -> Operator:
         written = _room(given)
         if own:
             inputs, params = variant.signature.split(given.own)
-            tensors, layout = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
+            tensors, layout = given_own(variant, variant.packed_inputs, call.tensors.q, call.layout, inputs, params)
             call = call._replace(given=tensors, own=layout)
         launch_paged(variant, call, *written, given.plan, given.batch_invariant, given.config)
         return _made(given, written)

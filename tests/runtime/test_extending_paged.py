@@ -47,7 +47,7 @@ def call_of(batch: Batch, variant: Variant | None = None, keywords: dict[str, An
     named = keywords or {}
     inputs = [named.get(each.public) for each in variant.inputs]
     params = {each.name: named.get(each.public, 0.0) for each in variant.params}
-    given, own = given_own(variant, variant.packed_inputs, call.q, call.layout, inputs, params)
+    given, own = given_own(variant, variant.packed_inputs, call.tensors.q, call.layout, inputs, params)
     return call._replace(given=given, own=own)
 
 

@@ -142,7 +142,7 @@ def test_a_paged_call_asks_for_its_bucket(built: Path, monkeypatch: pytest.Monke
             return 0
 
     monkeypatch.setattr(choosing, "current_device", lambda index: DEVICE)
-    there = call._replace(q=OnGpu())
+    there = call._replace(tensors=call.tensors._replace(q=OnGpu()))
     configs = Asked()
     assert [choosing.choose_paged(None, configs, there, False).BM for _ in range(2)] == [64, 64]
     assert asked == [(0, torch.float32, 16, 16, 8, 2, 2, 160, 32, "int8")]
