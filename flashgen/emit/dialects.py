@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flashgen.lang.infix import Text, call
 
@@ -25,5 +25,3 @@ class Dialect:
 
 TRITON = Dialect("tl")
 GLUON = Dialect("gl", {"sigmoid": TRITON.name("sigmoid")})
-# Where what is loaded for pairs is handed to the threads that have these.
-GLUON_PAIRS = replace(GLUON, elsewhere={**GLUON.elsewhere, "load": "load_pairs"})

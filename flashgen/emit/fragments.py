@@ -26,8 +26,10 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Load:
-    """A load that a kernel makes itself, ahead: the `name` for what it finds at `address`, and its `value` by it."""
+    """A load for each pair that a kernel makes itself: the `name` for what it finds in the rows that begin at the
+    addresses `rows`, and the `value` by it.
+    """
 
     name: str
-    address: str
+    rows: str
     value: str

@@ -109,26 +109,30 @@ class Prologue:
         is_final = len(self.defines) == known and avoid.isdisjoint(body.defines)
         return body if is_final else self._written(setting, roots, given, avoid)
 
-    def load_ahead(self, read: Gather, layout: str) -> Load:
-        """A load of what the loop changes, for the kernel to make before it needs the value in this `layout`."""
-        writer = PairWriter(self._setting, Statements(taken=set()), self._writer, {})
-        address = str(writer.address(read))
-        name = self._statements.new(read, suggest(read, self._setting.lets))
-        value = writer.as_computed(read, self.dialect.call("convert_layout", Text(name), layout))
-        return Load(name, address, str(value))
+    def name_base(self, read: Gather) -> None:
+        """Compute what all addresses of a load begin with, for forks to find."""
+        self._writer.name_base(read)
 
-    def fork(self, spelled: Mapping[str, str] = _NOTHING, dialect: Dialect | None = None) -> Prologue:
+    def load_of_rows(self, read: Gather, layout: str) -> Load:
+        """A load for the kernel to make of what each pair reads at its key, whose value is wanted in this `layout`.
+
+        Statements for the addresses of the rows are among those here.
+        """
+        rows = self._writer.rows_of(read)
+        name = self._statements.new(read, suggest(read, self._setting.lets))
+        value = self._writer.as_computed(read, self.dialect.call("convert_layout", Text(name), layout))
+        return Load(name, rows, str(value))
+
+    def fork(self, spelled: Mapping[str, str] = _NOTHING) -> Prologue:
         """A further place for statements, such as the epilogue, where everything computed here is at hand.
 
-        `spelled`: variables that it has under other names, so that what follows from them is not at hand; `dialect`:
-        what it is written in, if not as this one.
+        `spelled`: variables that it has under other names, so that what follows from them is not at hand.
         """
         here = self._statements
         names = {known: name for known, name in here.names.items() if not _follows_from(known, spelled)}
         # What is under other names stands beside what is not.
         statements = Statements(here.taken if spelled else {*here.taken}, here.reads, names=names)
-        setting = self._spelling(spelled)
-        return Prologue(replace(setting, dialect=dialect or setting.dialect), statements)
+        return Prologue(self._spelling(spelled), statements)
 
     def _spelling(self, spelled: Mapping[str, str]) -> Setting:
         return replace(self._setting, spelled={**self._setting.spelled, **spelled})

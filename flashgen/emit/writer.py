@@ -14,7 +14,7 @@ from flashgen.lang.fold import nothing
 from flashgen.lang.infix import Text, binary, call
 from flashgen.lang.intervals import Ranges
 from flashgen.lang.long import long_parts
-from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const
+from flashgen.lang.nodes import Const, Expr, Gather, Index, Op, Reduction, Type, Var, const, gather
 from flashgen.lang.parse import BINDING
 from flashgen.lang.traversal import indices, walk
 from flashgen.lang.variables import BATCH
@@ -100,18 +100,22 @@ class Writer(ABC):
 
     def address(self, expr: Gather) -> Text:
         """Where a load reads: the part that is the same for the whole program is one pointer, computed once."""
-        name = expr.input
-        base = [Text(f"{name}_ptr")]
-        varying: list[Text] = []
+        base, varying = self.base_terms(expr), list[Text]()
         for axis, index in enumerate(expr.indices):
-            term = self.offset(expr, axis) if self._varies(index) else self._offset_before_loop(expr, axis)
-            if term is not None:
-                (varying if level(index) or indices(index) else base).append(term)
+            if _differs(index):
+                term = self.offset(expr, axis) if self._varies(index) else self._offset_before_loop(expr, axis)
+                varying += [] if term is None else [term]
         if varying:
-            base = [self._base(base, f"{name}_base")]
+            base = [self._base(base, f"{expr.input}_base")]
         else:
-            self._read(f"{name}_ptr")
+            self._read(f"{expr.input}_ptr")
         return _total([*base, *varying])
+
+    def base_terms(self, expr: Gather) -> list[Text]:
+        """The pointer, and offsets that are the same for the whole program."""
+        same = (axis for axis, index in enumerate(expr.indices) if not _differs(index))
+        offsets = (self._offset_before_loop(expr, axis) for axis in same)
+        return [Text(f"{expr.input}_ptr"), *(offset for offset in offsets if offset is not None)]
 
     def as_computed(self, expr: Gather, loaded: Text) -> Text:
         """What was loaded, in the dtype that it is computed with."""
@@ -159,6 +163,17 @@ class PrologueWriter(Writer):
         for node in long_parts(nodes, names):
             if node is not expr:
                 self.assign(node)
+
+    def rows_of(self, expr: Gather) -> str:
+        """The name of the addresses where the rows begin of which it reads an element each."""
+        row = gather(expr.input, (*expr.indices[:-1], const(0)), expr.type)
+        assert isinstance(row, Gather)
+        self.take_apart(row)
+        return self.name_of_sum([self.address(row)], f"{expr.input}_rows")
+
+    def name_base(self, expr: Gather) -> None:
+        """Compute what its address begins with, the same for the whole program."""
+        self._base(self.base_terms(expr), f"{expr.input}_base")
 
     def name_of_sum(self, terms: Sequence[Text], preferred: str) -> str:
         """The name of a pointer, or an offset, computed once."""
@@ -276,6 +291,11 @@ def _start(around: Writer, expr: Reduction) -> Text:
 def _adds_up_in_32_bits(expr: Reduction, ranges: Ranges) -> bool:
     """Whether the sum and all that its terms are made of are integers of 32 bits, as Triton has them."""
     return all(ranges.fits_int32(node) for node in walk(expr) if node.type is Type.INT and not isinstance(node, Const))
+
+
+def _differs(index: Expr) -> bool:
+    """Whether it is not the same for the whole program."""
+    return bool(level(index) or indices(index))
 
 
 def _total(terms: Sequence[Text]) -> Text:

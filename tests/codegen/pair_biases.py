@@ -20,9 +20,17 @@ def spec(*dtypes: str, score: str = "", **more: Any) -> dict[str, Any]:
     return {"name": "pairs", "inputs": inputs, "score": score or f"score{terms}", **more}
 
 
-def assert_fits(dtype: str, family: str, head_dim: int, most_spilled: int, folder: Path, compiled: Compile) -> None:
+def with_mask(found: dict[str, Any], mask: str) -> dict[str, Any]:
+    """The spec with this mask, "" for none, which may be one of `pad[b, k]`."""
+    pad = {"pad": {"shape": ["batch", "kv_len"], "dtype": "bool"}} if "pad[" in mask else {}
+    return {**found, "inputs": {**found["inputs"], **pad}, **({"mask": mask} if mask else {})}
+
+
+def assert_fits(
+    spec: dict[str, Any], family: str, head_dim: int, most_spilled: int, folder: Path, compiled: Compile
+) -> None:
     """Its kernel of a family compiles for sm_90 with the built-in config, and spills no more bytes a thread."""
-    found = load(spec(dtype))
+    found = load(spec)
     config = default_of(found, family)("sm_90", "bfloat16", head_dim, head_dim)
     assert config.backend == "hopper"
     result = compiled(generate(found, folder), family, "sm_90", "bfloat16", head_dim, head_dim, config)

@@ -24,10 +24,10 @@ from flashgen.codegen.arguments import (
 from flashgen.codegen.backward import ScoreView, score_function
 from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.limits import schedule_row
-from flashgen.codegen.pairs import Function, named_apart
+from flashgen.codegen.pairs import NOTHING, Function, named_apart
 from flashgen.codegen.sm90.keys import of_roles
 from flashgen.codegen.sm90.learned import LearnedSm90, learned_sm90
-from flashgen.codegen.sm90.pair_tiles import PairTiles, pair_tiles_of
+from flashgen.codegen.sm90.pair_rows import PairRows, pair_rows_of
 from flashgen.codegen.sm90.queries import QueryTiles, query_tiles
 from flashgen.codegen.sm90.roles import sizes_of
 from flashgen.codegen.sm90.rows import SeenRows, seen_rows_of
@@ -48,7 +48,7 @@ class BackwardKvSm90View(ScoreView):
     for V where dQ is made elsewhere. `counts_queries`: where a tensor is read outside the loops over tiles depends on
     the number of queries. `rank` is the text for where the schedule says which tile of keys has the rank `place` in its
     head, the longest first, if tiles may come in this order; `ranks_batch`: it differs from one batch element to the
-    next. `pair_tiles`: what full tiles read for each pair in rows. They, `learned` and `uniform` are for heads that are
+    next. `pair_rows`: what they read for each pair in rows. They, `learned` and `uniform` are for heads that are
     not wide.
     """
 
@@ -63,7 +63,7 @@ class BackwardKvSm90View(ScoreView):
     plain_mask: bool
     counts_queries: bool
     sizes: tuple[str, ...]
-    pair_tiles: PairTiles | None
+    pair_rows: PairRows | None
     learned: LearnedSm90 | None
     uniform: UniformTiles | None
 
@@ -105,22 +105,18 @@ class BackwardKvSm90View(ScoreView):
 
     @property
     def wide(self) -> BackwardKvSm90View:
-        """The view of the kernel for wide heads, which has a program for each tile, in their order.
-
-        Its tiles leave no shared memory through which pairs that were loaded could go to other threads.
-        """
+        """The view of the kernel for wide heads, which has a program for each tile, in their order."""
         sizes, unspecialized = (
             tuple(name for name in names if name != "by_rank") for names in (self.sizes, self.unspecialized)
         )
-        return replace(self, rank="", sizes=sizes, unspecialized=unspecialized, pair_tiles=None)
+        return replace(self, rank="", sizes=sizes, unspecialized=unspecialized)
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
         learned = self.learned.functions if self.learned else ()
-        of_pairs = (self.score, self.seen.rest, self.pair_tiles.score if self.pair_tiles else None)
-        return (*(f for f in of_pairs if f is not None), *uniform, *learned)
+        return (*(f for f in (self.score, self.seen.rest) if f is not None), *uniform, *learned)
 
     def tile_reads(self, tiles: str) -> frozenset[str]:
         """The names that a tile of queries reads, "rows" among them where it needs the numbers of its rows.
@@ -141,12 +137,10 @@ class BackwardKvSm90View(ScoreView):
         """The logits of a tile, and where `nonlinear` their derivatives."""
         if self.uniform and tiles == "uniform":
             return self.uniform.logits(_SPREAD)
-        return self.pair_tiles.score.call if self.pair_tiles and tiles == "full" else self.score_call
+        return self.score_call
 
     def _score_of(self, tiles: str) -> Function | None:
-        if self.uniform and tiles == "uniform":
-            return self.uniform.score
-        return self.pair_tiles.score if self.pair_tiles and tiles == "full" else self.score
+        return self.uniform.score if self.uniform and tiles == "uniform" else self.score
 
     @property
     def uniform_names(self) -> tuple[str, ...]:
@@ -161,13 +155,18 @@ class BackwardKvSm90View(ScoreView):
         return f"_is_uniform_query_tile(i, {', '.join(self.uniform_names)}, BM)"
 
 
-def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> BackwardKvSm90View:
-    """Work the holes out; `known` are the functions that the kernels before this one define."""
+def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = (), *, in_rows: bool = True) -> BackwardKvSm90View:
+    """Work the holes out; `known` are the functions that the kernels before this one define.
+
+    `in_rows`: what is read for each pair in rows may be loaded so.
+    """
     variant, rows, scheduled = facts.variant, facts.rows, facts.rows_scheduled
     prologue = new_prologue(facts, walked=ROW, approximate=variant.approximate, dialect=GLUON, packs=True)
-    score, nonlinear, factor = score_function(facts, prologue, Q_START)
-    score = named_apart(score, known, "_by_key", "_by_key_sm90")
-    pair_tiles = pair_tiles_of(facts, score, prologue, known)
+    pair_rows = pair_rows_of(facts, prologue, "scores_layout") if in_rows else None
+    score, nonlinear, factor = score_function(facts, prologue, Q_START, pair_rows.given if pair_rows else NOTHING)
+    score = named_apart(
+        score, known, *(("_of_loaded", "_of_loaded_by_key") if pair_rows else ("_by_key", "_by_key_sm90"))
+    )
     seen = seen_rows_of(facts, score, prologue, known)
     queries = query_tiles(facts, checks_end=score is not None)
     functions = [f for f in (score, seen.rest) if f is not None]
@@ -211,10 +210,20 @@ def backward_kv_sm90_view(facts: Facts, known: Sequence[Function] = ()) -> Backw
         unspecialized=tuple(
             dict.fromkeys((*unspecialized(variant, needed, scheduled, ROW_SCHEDULE), *launched, *PACKED_SIZES))
         ),
-        pair_tiles=pair_tiles,
+        pair_rows=pair_rows,
         learned=learned,
         uniform=uniform,
     )
+
+
+def backward_kv_wide_sm90_view(
+    facts: Facts, narrow: BackwardKvSm90View, known: Sequence[Function] = ()
+) -> BackwardKvSm90View:
+    """The view for wide heads, from that for heads that are not.
+
+    Its tiles leave no shared memory through which pairs that were loaded could go to other threads.
+    """
+    return (backward_kv_sm90_view(facts, known, in_rows=False) if narrow.pair_rows else narrow).wide
 
 
 # Which tile of keys a program has.
@@ -237,7 +246,7 @@ BACKWARD_KV_SM90 = KernelText(
 BACKWARD_KV_WIDE_SM90 = KernelText(
     "backward_kv_wide_sm90",
     "dk and dv of wide heads, for Hopper",
-    lambda views: views["backward_kv_sm90"].wide,
+    lambda views: backward_kv_wide_sm90_view(views.facts, views["backward_kv_sm90"], views.functions),
     # What brings the sums of dQ that kernels add to into their order.
     launched=(("backward_kv_wide_sm90", "_backward_kv_wide_sm90"), ("collect_dq", "collect_dq")),
 )

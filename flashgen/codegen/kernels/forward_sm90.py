@@ -20,12 +20,12 @@ from flashgen.codegen.arguments import (
     unspecialized,
 )
 from flashgen.codegen.kernel_text import KernelText
-from flashgen.codegen.pairs import Function, Pairs, named_apart, pairs
+from flashgen.codegen.pairs import NOTHING, Function, Pairs, named_apart, pairs
 from flashgen.codegen.sm90.affine import AffineBias, affine_bias
 from flashgen.codegen.sm90.columns import Columns, columns_of
 from flashgen.codegen.sm90.keys import KeyTiles, Work, is_shifted, key_tiles, work_of
 from flashgen.codegen.sm90.masks import Mixed, mixed
-from flashgen.codegen.sm90.pairs_ahead import PairsAhead, pairs_ahead_of
+from flashgen.codegen.sm90.pair_rows import PairRows, pair_rows_of
 from flashgen.codegen.sm90.roles import PLACES, Role, roles_of, sizes_of
 from flashgen.codegen.sm90.uniform import KeyTileTest, UniformTiles, key_tile_test, uniform_score
 from flashgen.emit.dialects import GLUON
@@ -41,14 +41,14 @@ class ForwardSm90View:
 
     `uneven`: tiles of queries differ in length, so that programs take the next one when they are done; `grouped`: the
     longest come first, in groups of heads. `reads` are the names that the consumers read, `loaded` what the producer
-    takes of its work; `factor` is as in `Pairs`. `pairs_ahead`: what full tiles read for each pair in rows.
+    takes of its work; `factor` is as in `Pairs`. `pair_rows`: what they read for each pair in rows.
     """
 
     scaled: bool
     affine: AffineBias | None
     score: Function | None
     score_call: str
-    pairs_ahead: PairsAhead | None
+    pair_rows: PairRows | None
     columns: Columns
     logit: str
     factor: str
@@ -116,8 +116,6 @@ class ForwardSm90View:
         """The logits of a tile of this kind, "mixed", "full" or "uniform", where there is a score."""
         if self.uniform and kind == "uniform":
             return self.uniform.logits(_SPREAD, k_first="start")
-        if self.pairs_ahead and kind == "full":
-            return self.pairs_ahead.score_call
         return self.score_call
 
     def reads_k(self, kind: str) -> bool:
@@ -131,9 +129,7 @@ class ForwardSm90View:
         return kind != "full" or by_place or self.reads_k(kind)
 
     def _score_of(self, kind: str) -> Function | None:
-        if self.uniform and kind == "uniform":
-            return self.uniform.score
-        return self.pairs_ahead.score if self.pairs_ahead and kind == "full" else self.score
+        return self.uniform.score if self.uniform and kind == "uniform" else self.score
 
     def spread_columns(self, kind: str) -> list[str]:
         """What is loaded for each key and then read with all pairs of its column.
@@ -149,18 +145,17 @@ class ForwardSm90View:
     def functions(self) -> tuple[Function, ...]:
         """The functions that the kernel calls."""
         uniform = self.uniform.functions if self.uniform else ()
-        of_pairs = (self.score, self.pairs_ahead.score if self.pairs_ahead else None, self.mixed.mask)
-        return (*(f for f in of_pairs if f is not None), *uniform)
+        return (*(f for f in (self.score, self.mixed.mask) if f is not None), *uniform)
 
 
 def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90View:
     """Work the holes out; `known` are the functions that the kernels before this one define."""
     variant, scheduled = facts.variant, facts.uses_schedule
     prologue = new_prologue(facts, approximate=variant.approximate, dialect=GLUON, packs=True)
-    found, shown, columns, affine, masked = _scores(facts, prologue, known)
+    pair_rows = None if _has_uniform(facts) else pair_rows_of(facts, prologue, "qk_layout")
+    found, shown, columns, affine, masked = _scores(facts, prologue, pair_rows, known)
     keys = None if variant.mask is TRUE else key_tiles(facts)
     uniform = _uniform(facts, found, prologue, columns, known)
-    pairs_ahead = None if uniform else pairs_ahead_of(facts, found.score, prologue, columns.given, known)
     epilogue = (uniform.prologue if uniform else prologue).fork()
     row_shift = [] if found.row is None else [_row_shift(found.row, epilogue)]
     reads = _reads(variant, prologue, found, columns, uniform)
@@ -179,8 +174,8 @@ def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90Vie
         scaled=found.score is None,
         affine=affine,
         score=found.score,
-        score_call=_score_call(found),
-        pairs_ahead=pairs_ahead,
+        score_call=_score_call(found, pair_rows),
+        pair_rows=pair_rows,
         columns=columns,
         logit=found.logit,
         factor=found.factor,
@@ -194,7 +189,7 @@ def forward_sm90_view(facts: Facts, known: Sequence[Function]) -> ForwardSm90Vie
         grouped=ordered,
         uneven=uneven,
         reads=frozenset(reads),
-        reads_kv_len=reads_kv_len or bool(columns.given),
+        reads_kv_len=reads_kv_len or bool(columns.given) or pair_rows is not None,
         q_offset=q_offset(facts),
         prologue=(*prologue.lines, *(uniform.lines if uniform else ())),
         epilogue=(*epilogue.lines, *row_shift),
@@ -223,16 +218,19 @@ class _Scores(NamedTuple):
     mixed: Mixed
 
 
-def _scores(facts: Facts, prologue: Prologue, known: Sequence[Function]) -> _Scores:
+def _scores(facts: Facts, prologue: Prologue, pair_rows: PairRows | None, known: Sequence[Function]) -> _Scores:
     """Work that out; what it needs in front of the loop goes to `prologue`."""
-    found = pairs(facts, prologue, apart=True)
+    in_rows = pair_rows.given if pair_rows else NOTHING
+    found = pairs(facts, prologue, in_rows, apart=True)
     columns = columns_of(facts, prologue)
+    given = {**columns.given, **in_rows}
     if columns.given:
-        found = pairs(facts, prologue, columns.given, apart=True)
-    score = named_apart(found.score, known, "_sm90")
+        found = pairs(facts, prologue, given, apart=True)
+    suffixes = ("_of_loaded", "_of_loaded_by_query") if in_rows else ("_sm90",)
+    score = named_apart(found.score, known, *suffixes)
     affine = affine_bias(facts, prologue)
     found = replace(found, score=score) if affine is None else replace(found, score=None, spread=False)
-    masked = mixed(facts, found, prologue, columns.given, known)
+    masked = mixed(facts, found, prologue, given, known)
     return _Scores(replace(found, mask=masked.mask), found.shown, columns, affine, masked)
 
 
@@ -240,9 +238,13 @@ def _uniform(
     facts: Facts, found: Pairs, prologue: Prologue, columns: Columns, known: Sequence[Function]
 ) -> UniformTiles | None:
     """Tiles of keys all of whose pairs read at one place, where there are enough of them."""
-    if found.score is None or facts.uniform is None or facts.uniform.share <= _WORTHWHILE:
+    if found.score is None or not _has_uniform(facts):
         return None
     return uniform_score(facts, prologue, known, along_queries=False, pair=found.pair, given=columns.given)
+
+
+def _has_uniform(facts: Facts) -> bool:
+    return facts.uniform is not None and facts.uniform.share > _WORTHWHILE
 
 
 def _reads(
@@ -265,8 +267,11 @@ def _start_of(keys: KeyTiles | None, number: str) -> str:
     return f"(num_tiles - 1 - {number}) * BN" if keys is None else keys.start_of(number)
 
 
-def _score_call(found: Pairs) -> str:
-    return "" if found.score is None else (_SPREAD if found.spread else "") + found.score.call
+def _score_call(found: Pairs, pair_rows: PairRows | None) -> str:
+    if found.score is None:
+        return ""
+    call = found.score.call_with(pair_rows.values if pair_rows else {})
+    return _SPREAD + call if found.spread else call
 
 
 # From which share of tiles on a loop of their own pays.

@@ -1,17 +1,7 @@
-"""Tiles of what is read for each pair, such as a bias [heads, q_len, kv_len], in the Hopper kernels."""
+"""Tiles of what is read for each pair in rows, such as a bias [heads, q_len, kv_len], in the Hopper kernels."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-
-
-@gluon.jit
-def load_pairs(address):
-    """The tile [64, BM] at these addresses, by key and query, as a consumer's threads hold scores.
-
-    A thread that loaded its own pairs would load each alone, of 16 rows: 8 keys of a row lie side by side.
-    """
-    scores_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, address.shape[1], 16])
-    return gl.convert_layout(gl.load(address), scores_layout)
 
 
 @gluon.constexpr_function
@@ -24,3 +14,16 @@ def layout_of_pairs(BN):
     columns = [[0, 1], [0, 2], *([0, 1 << bit] for bit in range(4, BN.bit_length() - 1))]
     rows = [[1, 0], [2, 0], [4, 0]]
     return gl.DistributedLinearLayout([*columns, [8, 0]], [[0, 8], [0, 4], *rows], [[16, 0], [32, 0]], [], [64, BN])
+
+
+@gluon.jit
+def load_pair_rows(rows, keys, start, kv_len):
+    """What rows at these addresses have at `keys`, which begin with `start`; those beyond the last are taken as the last.
+
+    Only where all of them exist do several of a row come at once.
+    """
+    if start + keys.numel <= kv_len:
+        tile = gl.load(rows + keys)
+    else:
+        tile = gl.load(rows + gl.minimum(keys, kv_len - 1))
+    return tile
