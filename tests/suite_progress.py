@@ -4,12 +4,15 @@
     --seconds S     start no further test after this time; the exit status is then 2
 
 What passed is written down test by test in pytest's cache, so that a run that was killed loses nothing. Ends with a
-table by file. With xdist the controller keeps the list and hands it to the workers: all must collect the same tests.
+table by file, also where `timeout` or a scheduler asks it to end. With xdist the controller keeps the list and hands it
+to the workers: all must collect the same tests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,7 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Where pytest was asked for a folder above, a worker finds this plugin, its controller does not: then do nothing.
     if "progress_stop" in getattr(config, "workerinput", {"progress_stop": None}):
-        config.pluginmanager.register(Progress(config), "progress")
+        progress = Progress(config)
+        config.pluginmanager.register(progress, "progress")
+        if not progress.is_worker and threading.current_thread() is threading.main_thread():
+            # As on Ctrl-C, pytest then says what failed so far.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Progress:

@@ -14,6 +14,8 @@ from suite_progress import fingerprint
 
 SUITE = """
 import os
+import signal
+import time
 from pathlib import Path
 import pytest
 
@@ -23,6 +25,9 @@ def test_one(number, request):
     assert number != 2 or os.environ.get("RIGHT")
     if os.environ.get("STOP") == str(number):
         request.config.pluginmanager.get_plugin("progress").stop = 0
+    if os.environ.get("TERMINATED") == str(number):
+        os.kill(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid(), signal.SIGTERM)
+        time.sleep(60)
 
 @pytest.fixture
 def _fails_at_its_end():
@@ -95,6 +100,17 @@ def test_a_run_that_is_cut_short_says_so_and_is_taken_up_again(tmp_path: Path) -
     suite(tmp_path)
     assert run(tmp_path, *only)[1] == list("0123")
     assert run(tmp_path, *only, "--resume", RIGHT="1")[1] == ["2"]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_that_is_asked_to_end_still_says_what_passed(tmp_path: Path, workers: str) -> None:
+    only = ("-n", workers, "-k", "test_one")
+    status, ran, table = run(suite(tmp_path), *only, RIGHT="1", TERMINATED="3")
+    assert status == pytest.ExitCode.INTERRUPTED and "3" in ran
+    passed = counts(table).get("passed", 0)
+    assert passed == 3 if workers == "0" else passed <= 3
+    status, _, table = run(tmp_path, *only, "--resume", RIGHT="1")
+    assert (status, counts(table)["passed"]) == (0, 4 - passed)
 
 
 def test_workers_keep_to_the_time_limit(tmp_path: Path) -> None:
