@@ -161,6 +161,28 @@ def test_prose_is_filled_to_the_end_of_its_paragraph() -> None:
     assert wrapped(text) == text
 
 
+def test_a_command_stays_a_line_that_can_be_copied() -> None:
+    path = f"'a folder/{'x' * WIDTH}/mine  too.yaml'"
+    prose = f"flashgen {' '.join(['word'] * 30)}"
+    source = f'''"""A title.
+
+{prose}
+and more.
+
+Generated from {path} by
+
+    flashgen build {path}
+
+The end.
+"""
+'''
+    text = laid_out(source)
+    assert meaning(text) == meaning(source)
+    lines = text.split("\n")
+    assert f"    flashgen build {path}" in lines and prose not in lines
+    assert laid_out(text) == text
+
+
 def test_who_changes_what_it_got_changes_it_for_nobody_else() -> None:
     files = {"a.py": "a = 1\n", "b.py": "b = 2\n"}
     first = formatted(files)
