@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from flashgen.codegen import default_of, identity, inputs_summed_by_key
+from flashgen.codegen import default_of, inputs_summed_by_key, kernels_of_variant
+from flashgen.codegen.compilation import READY_FOR
 from flashgen.errors import UsageError
 from flashgen.runtime import Config
 from flashgen.runtime.gpus import GPUS, shared_limit
-from flashgen.runtime.registry import FAMILIES
+from flashgen.runtime.registry import REGISTRY
 from flashgen.spec.variant import Variant
 from flashgen.tuning.worker import RequestFailed, Worker
 
@@ -23,7 +24,10 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile, for a target as Triton names its capability; `learned` as in `Compilation`."""
+    """One kernel to compile, for a target as Triton names its capability; `learned` as in `Compilation`.
+
+    One that makes ready for another, `delta` or `schedule`, has the config of that.
+    """
 
     target: str
     kernel: str
@@ -32,6 +36,11 @@ class Job:
     v_head_dim: int
     config: Config
     learned: bool = False
+
+    @property
+    def ready_for(self) -> str:
+        """The kernel whose config this one has, "" where it has its own."""
+        return READY_FOR.get(self.kernel, "")
 
 
 @dataclass(frozen=True)
@@ -56,9 +65,17 @@ class Compiled:
         return f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}: {self.error or 'compiles'}"
 
 
-def jobs_for(variant: Variant, targets: Sequence[str], kernels: Collection[str] = FAMILIES) -> list[Job]:
-    """Each target with each head dimension of the spec and each of the kernels, in its first dtype and the default
-    config.
+def kernels_in(variant: Variant) -> tuple[str, ...]:
+    """The families of the variant's kernels, those that are tuned first, and behind them those of READY_FOR."""
+    launched = {name for text in kernels_of_variant(variant) for name, _ in text.functions}
+    present = [kernel for kernel in REGISTRY if kernel.name in launched]
+    families = [kernel.family for kernel in sorted(present, key=lambda kernel: not kernel.tuned)]
+    return tuple(dict.fromkeys((*families, *(name for name in READY_FOR if name in launched))))
+
+
+def jobs_for(variant: Variant, targets: Sequence[str], kernels: Collection[str] | None = None) -> list[Job]:
+    """Each target with each head dimension of the spec and each of its kernels, or those of `kernels`, in its first
+    dtype and the default config.
 
     UsageError for an unknown target.
     """
@@ -67,7 +84,8 @@ def jobs_for(variant: Variant, targets: Sequence[str], kernels: Collection[str] 
             raise UsageError(f"no target {target!r}; expected one of {', '.join(GPUS)}")
     dtype = variant.dtypes[0]
     learned = bool(inputs_summed_by_key(variant))
-    defaults = {kernel: default_of(variant, kernel) for kernel in identity(variant).templates if kernel in kernels}
+    present = [kernel for kernel in kernels_in(variant) if kernels is None or kernel in kernels]
+    defaults = {kernel: default_of(variant, READY_FOR.get(kernel, kernel)) for kernel in present}
     return [
         Job(target, kernel, dtype, dim, dim, default(target, dtype, dim, dim), learned)
         for target in targets

@@ -12,6 +12,7 @@ import torch
 import flashgen
 from flashgen.api import Steps, construct
 from flashgen.errors import SpecError, UsageError
+from flashgen.runtime.registry import TUNED
 
 HEAVY = ("torch", "triton", "jinja2", "optuna", "pydantic", "matplotlib", "yaml")
 
@@ -55,7 +56,7 @@ def test_build_tells_each_step(tmp_path: Path) -> None:
     built = construct({"name": "plain", "head_dim": 16}, tmp_path, asked, progress)
     assert steps == [f"rendered {tmp_path / 'plain'}", "compiling for sm_80"]
     found = [(c.job.target, c.job.kernel, c.job.head_dim, c.error) for c in built.compiled]
-    assert found == [("sm_80", kernel, 16, None) for kernel in ("forward", "backward_q", "backward_kv")]
+    assert found == [("sm_80", kernel, 16, None) for kernel in (*TUNED, "delta")]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from flashgen.gallery import resolve
 
 if TYPE_CHECKING:
     from flashgen.api import Built
+    from flashgen.compiling import Job
 
 
 @guarded
@@ -73,7 +74,7 @@ def show_steps(built: Built, output: Output) -> None:
             output.line(f"note: {built.verification.note}")
     if built.compiled:
         output.line("compiled in the default config, not run:")
-        jobs = [(c.job, [tile_text(c.job.config), c.registers, c.spills, c.shared]) for c in built.compiled]
+        jobs = [(c.job, [config_text(c.job), c.registers, c.spills, c.shared]) for c in built.compiled]
         output.table(
             ["target", "kernel", "dtype", "head_dim", "config", "registers", "spilled B", "shared B"],
             [[job.target, job.kernel, job.dtype, job.head_dim, *found] for job, found in jobs],
@@ -81,6 +82,11 @@ def show_steps(built: Built, output: Output) -> None:
     for job in (one.job for one in built.compiled if one.serialized_wgmma):
         what = f"{job.target} {job.kernel} {job.dtype} head_dim {job.head_dim}"
         output.line(f"{what}: the assembler serialized WGMMA (C7512), which costs speed", style="yellow")
+
+
+def config_text(job: Job) -> str:
+    """In which tiles a kernel was compiled: those of the kernel that it makes ready for, if that is what it does."""
+    return f"that of {job.ready_for}" if job.ready_for else tile_text(job.config)
 
 
 def show(built: Built, output: Output, wanted_tuning: bool) -> None:

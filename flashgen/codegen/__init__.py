@@ -2,7 +2,7 @@
 
 from flashgen.codegen.default_configs import default_of
 from flashgen.codegen.loading import load_module
-from flashgen.codegen.render import identity, render
+from flashgen.codegen.render import identity, kernels_of_variant, render
 from flashgen.codegen.scheduled import scheduled_kernels, uses_schedule
 from flashgen.codegen.sm90.learned import inputs_summed_by_key
 from flashgen.codegen.write import generate, on_trial, write_package
@@ -12,6 +12,7 @@ __all__ = [
     "generate",
     "identity",
     "inputs_summed_by_key",
+    "kernels_of_variant",
     "load_module",
     "on_trial",
     "render",

@@ -9,7 +9,9 @@ import torch
 
 from flashgen.codegen.words import mangled_name
 from flashgen.runtime.config import Config
-from flashgen.runtime.kernels.kernel import Kernel
+from flashgen.runtime.kernels.delta import delta_kernel
+from flashgen.runtime.kernels.kernel import HelperKernel, Kernel
+from flashgen.runtime.kernels.schedule import schedules
 from flashgen.runtime.registry import kernel_of
 from flashgen.runtime.sizes import DENSE
 
@@ -25,6 +27,9 @@ _POINTERS = {
     "order_ptr": "*i32",
     "sums_ptr": "*fp32",
     "delta_ptr": "*fp32",
+    "d_lse_ptr": "*fp32",
+    "row_lse_ptr": "*fp32",
+    "tile_lse_ptr": "*fp32",
     "counts_ptr": "*i32",
     "tiles_ptr": "*i32",
     "states_ptr": "*i8",
@@ -34,16 +39,20 @@ _POINTERS = {
     **dict.fromkeys(("cu_seqlens_q_ptr", "cu_seqlens_k_ptr"), "*i32"),
 }
 # Those of the dtype of q.
-_TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
+_TENSORS = ("q_ptr", "k_ptr", "v_ptr", "out_ptr", "d_out_ptr", "dq_ptr", "dk_ptr", "dv_ptr", "scaled_ptr")
+# What makes ready for another kernel has tiles by the config of that, and none of its own.
+READY_FOR = {"schedule": "forward", "delta": "backward_kv"}
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A family's kernel, such as "forward", in one config, for calls of a dtype and head dimensions.
+    """A family's kernel, such as "forward", in one config, for calls of a dtype and head dimensions; or one of
+    READY_FOR, in the config of the other.
 
     `target` is a capability such as "sm_80", or an AMD architecture such as "gfx942". `grouped`: several query heads
     share those of keys. `odd` are the strides of inputs, "rel 0" for the first of `rel`, that are no multiple of 16.
-    `learned`: gradients of learned inputs are added up in it, if it can. `largest`: it writes the largest logits.
+    `learned`: gradients of learned inputs are added up beside its own, if it can. `largest`: it writes the largest
+    logits.
     `types` and `constants` are those of arguments that are others than the kernel's record says. `packed`: the
     sequences are.
     """
@@ -65,7 +74,14 @@ class Compilation:
     @property
     def record(self) -> Kernel:
         """The family's kernel whose config this is."""
-        return kernel_of(self.kernel, self.config, self.packed)
+        return kernel_of(READY_FOR.get(self.kernel, self.kernel), self.config, self.packed)
+
+    @property
+    def makes_ready(self) -> HelperKernel | None:
+        """The kernel, where it is one that makes ready for another."""
+        if self.kernel == "delta":
+            return delta_kernel(self.config, self.head_dim, self.v_head_dim, self.packed)
+        return schedules(self.config)[0] if self.kernel == "schedule" else None
 
     @property
     def unaligned(self) -> set[str]:
@@ -76,8 +92,8 @@ class Compilation:
 
     @property
     def helper_constants(self) -> dict[str, int | None]:
-        """Those of the kernels that a launch needs beside it."""
-        return {**({} if self.packed else DENSE), **self.constants}
+        """Those of the kernels that a launch needs beside it. No sums of dQ are cleared."""
+        return {**({} if self.packed else DENSE), "dq_sums_ptr": None, **self.constants}
 
     def types_of(self, own: Mapping[str, str]) -> dict[str, str]:
         """The types of arguments by their names; what is left is an int32. `own` are those of the variant's."""
@@ -99,6 +115,6 @@ class Compilation:
         constants = {**record.constants(self.config, self.head_dim, self.v_head_dim), **dense, **self.constants}
         constants = {name: value for name, value in constants.items() if name not in self.types}
         # Of packed sequences that is left to the kernel for these gradients alone.
-        added = self.learned and not (self.packed and record.sums_inputs)
+        added = (self.learned or not record.tuned) and not (self.packed and record.sums_inputs)
         constants |= {"LEARNED": added, **({} if added else dict.fromkeys(sums))}
         return constants if self.largest else {**constants, "max_ptr": None}

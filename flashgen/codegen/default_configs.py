@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from flashgen.analysis.facts import facts_of
 from flashgen.analysis.rows import row_facts
 from flashgen.codegen.kernels.forward import default_name
@@ -9,8 +11,12 @@ from flashgen.codegen.naming import mangled
 from flashgen.codegen.pairs import bytes_read
 from flashgen.codegen.scheduled import scheduled_kernels
 from flashgen.runtime import defaults
-from flashgen.runtime.defaults import Default
-from flashgen.runtime.registry import MODES
+from flashgen.runtime.config import Config
+from flashgen.runtime.defaults import Default, built_in
+from flashgen.runtime.kernels.backward_pairs import BACKWARD_PAIRS_KERNEL, for_bytes
+from flashgen.runtime.kernels.learned import LEARNED_KERNEL, for_loads
+from flashgen.runtime.records import Bucket
+from flashgen.runtime.registry import MODES, TUNED
 from flashgen.spec.variant import Variant
 
 # Of values that are read for each pair: one of float32 fits beside the tiles of every built-in config.
@@ -24,8 +30,28 @@ def default_of(variant: Variant, kernel: str, packed: bool = False) -> Default:
 
     `packed`: that for packed sequences.
     """
+    if kernel not in TUNED:
+        return _untuned_default(variant, kernel)
     dense = _dense_default(variant, kernel)
     return defaults.packed_default(kernel, kernel in scheduled_kernels(variant), dense) if packed else dense
+
+
+def _untuned_default(variant: Variant, kernel: str) -> Default:
+    """The config of a kernel that is not tuned, as a dense call has it that asks for all gradients."""
+    facts = facts_of(mangled(variant))
+    loads = len(facts.gathers_of_pairs)
+    read = loads * max((getattr(torch, tensor.dtype).itemsize for tensor in variant.inputs), default=0)
+
+    def default(
+        capability: str, dtype: str, head_dim: int, v_head_dim: int, bucket: Bucket | None = None
+    ) -> Config:  # fmt: skip
+        scheduled = kernel == LEARNED_KERNEL.family and facts.uses_schedule
+        config = built_in(kernel, scheduled)(capability, dtype, head_dim, v_head_dim)
+        if kernel == LEARNED_KERNEL.family:
+            return for_loads(config, loads)
+        return for_bytes(config, read) if kernel == BACKWARD_PAIRS_KERNEL.family else config
+
+    return default
 
 
 def _dense_default(variant: Variant, kernel: str) -> Default:

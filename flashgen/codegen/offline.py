@@ -36,6 +36,7 @@ from flashgen.codegen.rehearsal import Wanted
 from flashgen.codegen.sass import disassembled, doubled_words
 from flashgen.errors import UsageError
 from flashgen.runtime.device.rounding import compiled_with
+from flashgen.runtime.kernels.kernel import HelperKernel
 from flashgen.runtime.kernels.schedule import schedules
 
 
@@ -66,20 +67,28 @@ def compile_kernel(path: Path, asked: Compilation) -> Resources:
     brings dQ into its order: an error of either is reported, the resources are those of the kernel itself.
     """
     module, record, config = _loaded(Path(path)), asked.record, asked.config
-    kernel, unaligned = getattr(module, record.function), asked.unaligned
     types = asked.types_of(module.IDENTITY.arguments)
+    if asked.makes_ready is not None:
+        return _compile_helper(module, asked, asked.makes_ready, types)
+    kernel, unaligned = getattr(module, record.function), asked.unaligned
     sums = {name for name in kernel.arg_names if re.fullmatch(r"d_\w+_ptr", name)} - {*types}
     types |= dict.fromkeys(sums, "*fp32")
     found = _compile(kernel, asked.target, types, asked.constants_of(sums), record.options(config), unaligned)
     for helper in (*record.helpers(config), *schedules(config)):
         if found.error is None and hasattr(module, helper.function):
-            constants = {**asked.helper_constants, **helper.constants}
-            needed = getattr(module, helper.function)
-            other = _compile(needed, asked.target, types, constants, helper.options, unaligned)
+            other = _compile_helper(module, asked, helper, types)
             if other.error is not None:
                 return other
             found = replace(found, lost_negations=found.lost_negations + other.lost_negations)
     return found
+
+
+def _compile_helper(
+    module: ModuleType, asked: Compilation, helper: HelperKernel, types: Mapping[str, str]
+) -> Resources:  # fmt: skip
+    constants = {**asked.helper_constants, **helper.constants}
+    kernel = getattr(module, helper.function)
+    return _compile(kernel, asked.target, types, constants, helper.options, asked.unaligned)
 
 
 def compile_wanted(path: Path, wanted: Wanted) -> Resources:

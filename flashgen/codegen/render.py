@@ -14,7 +14,7 @@ from flashgen.codegen.kernel_text import KernelText
 from flashgen.codegen.layout import formatted
 from flashgen.codegen.module import module_view
 from flashgen.codegen.naming import mangled
-from flashgen.codegen.registry import TEXTS
+from flashgen.codegen.registry import TEXTS, as_read
 from flashgen.codegen.rendered_kernels import PAIR, RenderedKernels, render_kernels
 from flashgen.codegen.templates import environment
 from flashgen.runtime.collecting import no_collections
@@ -51,6 +51,12 @@ def _identity(variant: Variant, kernels: RenderedKernels) -> Identity:
     digests = kernel_digests(kernels.texts, _owners(kernels.texts))
     arguments = {t.name: t.dtype for t in variant.inputs} | {p.name: p.type.value for p in variant.runtime_params}
     return Identity(variant.name, specs.digest(variant), digests, variant.source, arguments)
+
+
+def kernels_of_variant(variant: Variant) -> tuple[KernelText, ...]:
+    """The kernels that the variant is rendered to, in the order in which their files are best read."""
+    texts = _kernels(variant).texts
+    return tuple(kernel for kernel in as_read() if kernel.name in texts)
 
 
 def _titles(variant: Variant, kernels: RenderedKernels) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.analysis.facts import facts_of
+from flashgen.codegen import kernels_of_variant
+from flashgen.codegen.kernel_text import KernelText
 from flashgen.lang.nodes import TRUE, Expr
 from flashgen.lang.show import show
 from flashgen.problems.draws import drawn_as
@@ -68,7 +70,7 @@ def describe(variant: Variant, scheduled: bool) -> Explanation:
         upper=upper,
         residual=residual,
         skipping=_skipping(variant, scheduled, lower, upper),
-        kernels=tuple(f"{kernel.name}: {kernel.serves}" for kernel in REGISTRY if kernel.tuned),
+        kernels=tuple(_kernel(text, variant) for text in kernels_of_variant(variant)),
         warnings=variant.warnings,
     )
 
@@ -106,6 +108,15 @@ def _input(tensor: Input, kind: str | None) -> str:
     if tensor.default is not None:
         notes.append("optional: the paper's slopes" if tensor.default == "alibi_slopes" else "optional")
     return f"{tensor.name}: {tensor.dtype} [{dims}]" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _kernel(text: KernelText, variant: Variant) -> str:
+    """Which calls a kernel serves, or what it computes where another one needs that; and whether it has a config to
+    find."""
+    names = {name for name, _ in text.functions}
+    record = next((kernel for kernel in REGISTRY if kernel.name in names), None)
+    found = f"{text.name}: {text.what(variant) if record is None else record.serves}"
+    return found if record is not None and record.tuned else f"{found} (not tuned)"
 
 
 def _params(variant: Variant) -> list[str]:

@@ -40,3 +40,28 @@ def test_explain_draws_scores_where_that_is_asked_for(run: Run) -> None:
     assert document["scores"] == {"added": [{"head": None, "least": -49.5, "greatest": 0.0}], "bends": []}
     Path("plain.yaml").write_text("name: plain\ncausal: true\n")
     assert "scores are not modified" in run("explain", "plain.yaml", "--length", "64", "--score").out
+
+
+def test_explain_names_the_kernels_that_a_variant_has_and_what_is_known_of_each(run: Run) -> None:
+    Path("learned.yaml").write_text(
+        "name: learned\ncausal: true\nscore: score + t[h, k]\n"
+        "inputs: {t: {shape: [heads, kv_len], dtype: float32, grad: true}}\n"
+    )
+    kernels = section_of(run("explain", "learned.yaml", "--length", "64").out, "kernels")
+    assert "  delta: what the backward kernels need of each row (not tuned)" in kernels
+    assert "  backward_inputs: all calls of variants with learned inputs (not tuned)" in kernels
+    assert "  forward: all calls" in kernels and not any("schedule" in line for line in kernels)
+    (document,) = run("explain", "learned.yaml", "--length", "64", "--json").documents
+    (used,) = {each["detail"] for each in document["configs"] if each["kernel"] == "backward_inputs"}
+    assert used == "built-in default: it is not tuned"
+    Path("odd.yaml").write_text("name: odd\nmask: (q ^ k) % 3 != 1\n")
+    odd = section_of(run("explain", "odd.yaml", "--length", "64").out, "kernels")
+    assert sum(line.startswith("  schedule: which tiles") for line in odd) == 1
+    assert not any("backward_inputs" in line for line in odd)
+
+
+def section_of(text: str, title: str) -> list[str]:
+    """The lines below a title."""
+    lines = text.splitlines()
+    below = lines[lines.index(title) + 1 :]
+    return below[: next(place for place, line in enumerate(below) if not line.startswith("  "))]

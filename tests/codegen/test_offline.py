@@ -22,7 +22,7 @@ from flashgen.runtime import Config
 from flashgen.runtime.defaults import built_in
 from flashgen.runtime.gpus import GPUS, shared_limit
 from flashgen.runtime.kernels.kernel import Task
-from flashgen.runtime.registry import FAMILIES, checked, kernel_of
+from flashgen.runtime.registry import FAMILIES, TUNED, checked, kernel_of
 from flashgen.spec import load
 from flashgen.spec.variant import Variant
 from flashgen.tuning.worker import Worker
@@ -187,9 +187,25 @@ def test_the_jobs_of_a_variant() -> None:
         (target, "float32", d, d) for target in ("sm_90", "gfx942") for d in (32, 80)
     ]
     for j in jobs:
-        assert j.config == default_of(variant, j.kernel)(j.target, j.dtype, j.head_dim, j.v_head_dim)
+        default = default_of(variant, j.ready_for or j.kernel)
+        assert j.config == default(j.target, j.dtype, j.head_dim, j.v_head_dim)
     with pytest.raises(UsageError, match=r"^no target 'sm_42'; expected one of sm_80, "):
         jobs_for(variant, ["sm_42"])
+
+
+@pytest.mark.parametrize(
+    ("mask", "apart"),
+    [("k <= q", {"backward_pairs"}), ("(q ^ k) % 3 != 1", {"schedule"})],
+    ids=["an element for each pair", "scheduled"],
+)
+def test_all_kernels_of_a_variant_are_compiled(mask: str, apart: set[str], tmp_path: Path, compiled: Compile) -> None:
+    table = {"t": {"shape": ["heads", "q_len", "kv_len"], "dtype": "bfloat16", "grad": True}}
+    variant = load({"name": "mine", "inputs": table, "score": "score + t[h, q, k]", "mask": mask, "head_dim": 64})
+    jobs = jobs_for(variant, ["sm_90"])
+    known = {*TUNED, "backward_inputs", "delta"} | apart
+    assert {job.kernel for job in jobs} == known and len(jobs) == len(known)
+    of_its_own = [job for job in jobs if job.kernel in {"decode", "decode_paged", "delta", "backward_inputs"} | apart]
+    all_fit(variant, of_its_own, tmp_path, compiled)
 
 
 @pytest.mark.parametrize("target", ["h100", "sm_9", "gfx", "sm_90a", "cuda"])

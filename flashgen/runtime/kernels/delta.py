@@ -8,12 +8,22 @@ from flashgen.runtime.backward import Incoming, incoming, rescaled
 from flashgen.runtime.call import Call
 from flashgen.runtime.config import Config
 from flashgen.runtime.device.packed import rows_apart
+from flashgen.runtime.kernels.kernel import HelperKernel
 from flashgen.runtime.launching import Setup, relaunch
 from flashgen.runtime.variant import Variant
 from flashgen.runtime.widths import tile_widths
 
 # Of a tile.
 _ELEMENTS = 8192
+
+
+def delta_kernel(config: Config, head_dim: int, v_head_dim: int, packed: bool = False, width: int = 0) -> HelperKernel:
+    """What comes before a kernel of dK and dV in a config; `width` is that of the sums that it clears."""
+    v_width = tile_widths(head_dim, v_head_dim)[1]
+    rows_each = max(16, _ELEMENTS // v_width)
+    if packed:
+        rows_each = min(rows_each, rows_apart())
+    return HelperKernel("_delta", {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM})
 
 
 def launch_delta(
@@ -50,10 +60,7 @@ def _rest(
     """`width` is that of the sums that are cleared."""
     s = call.sizes
     batch, heads, _ = s.rows
-    v_width = tile_widths(s.head_dim, s.v_head_dim)[1]
-    rows_each = max(16, _ELEMENTS // v_width)
-    if s.packed:
-        rows_each = min(rows_each, rows_apart())
+    made = delta_kernel(config, s.head_dim, s.v_head_dim, s.packed, width)
     of_each = {"out": out_strides, "o": given.strides, "s": rows.strides, "l": lse_strides}
     strides = {
         f"stride_{name}{axis}": stride
@@ -61,8 +68,8 @@ def _rest(
         for axis, stride in zip("bhm", call.counted_strides(of_it[:3]), strict=True)
     }
     return Setup(
-        -(-rows.num_rows // rows_each) * batch * heads,
+        -(-rows.num_rows // made.constants["BM"]) * batch * heads,
         {**call.numbers, **rows.numbers, **strides},
-        {"BM": rows_each, "V_HEAD_DIM": v_width, "WIDTH": width, "TILE": config.BM},
-        {},
+        made.constants,
+        made.options,
     )
