@@ -161,7 +161,7 @@ class PackedModule:
         for b, (queries, keys) in enumerate(zip(*self._slices, strict=True)):
             own_q, own_k, own_v = q[:, :, queries], k[:, :, keys], v[:, :, keys]
             if own_q.shape[2] and own_k.shape[2]:
-                own = {name: self._own(name, value, b) for name, value in given.items()}
+                own = {name: self._own(name, value, b, given) for name, value in given.items()}
                 if kept is not None:
                     of_one = kept[b : b + 1, :, : own_q.shape[2], : own_k.shape[2]]
                     own["dropout_mask"] = of_one.expand(batch, -1, -1, -1)
@@ -216,8 +216,9 @@ class PackedModule:
     def _known_ends(self) -> dict[torch.device, tuple[torch.Tensor, ...]]:
         return {}
 
-    def _own(self, name: str, value: Any, b: int) -> Any:
-        """An argument for one sequence: an input is that of the whole batch, as long as this one, all else as it is."""
+    def _own(self, name: str, value: Any, b: int, given: Mapping[str, Any]) -> Any:
+        """An argument for one sequence, of all that are given: an input is that of the whole batch, as long as this
+        one, all else as it is."""
         tensor = next((each for each in self.variant.inputs if each.name == name), None)
         if tensor is None:
             return value
@@ -227,7 +228,9 @@ class PackedModule:
             value = value.narrow(along - (batch < along), own.start, own.stop - own.start).unsqueeze(batch)
             value = value.expand(*(len(self.lengths) if axis == batch else -1 for axis in range(value.ndim)))
         q_len, kv_len = self.lengths[b]
-        return cut_down(tensor, value, input_sizes(self.variant, replace(self.problem, q_len=q_len, kv_len=kv_len)))
+        params = {param.name: given[param.name] for param in self.variant.runtime_params if param.name in given}
+        problem = replace(self.problem, q_len=q_len, kv_len=kv_len)
+        return cut_down(tensor, value, input_sizes(self.variant, problem, params=params))
 
 
 def _nothing_seen(q: torch.Tensor, v: torch.Tensor, q_len: int) -> tuple[torch.Tensor, ...]:

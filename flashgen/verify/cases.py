@@ -47,6 +47,9 @@ _PACKED = (
     packed_case("packed, large scores", ((40, 50), (20, 10)), "2/2 40/40", "float32", gain=100.0),
 )
 
+# What packed sequences are where a variant's params, inputs and schedule ask for more.
+_PACKED_OWN = packed_case("packed", ((40, 50), (0, 7), (20, 10)), "2/2 40/40", "float32")
+
 # Lengths, grouping, head dims, layouts and dtypes: every pair of values of the last four meets (an orthogonal array).
 _PAIRWISE = (
     Case("pairs 1", problem_of("1 4/1 1x193 40/40", "float32")),
@@ -130,7 +133,7 @@ _DECODED = Case("decode, other params", problem_of("1 4/2 3x520 16/16", "float32
 def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level. `gpu`: leave tile sizes to the module and go to sizes that an interpreter cannot."""
     cases = [*_QUICK, *_PACKED, *_reach(variant), *_decode_reach(variant)]
-    cases += _own(variant, _QUICK[0], scheduled, gpu)
+    cases += _own(variant, _QUICK[0], _PACKED_OWN, scheduled, gpu)
     if gpu:
         cases.append(_FULL_TILES)
     if others := all_others(variant, _DECODED.problem):
@@ -147,7 +150,9 @@ def cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple
 def gradient_cases_for(variant: Variant, level: str, gpu: bool, scheduled: bool) -> tuple[Case, ...]:
     """The cases of a level that prove gradients; at the full level on a GPU, all the others' problems too."""
     reach = [replace(case, name=f"gradients, {case.name}", backward=_COARSE) for case in _reach(variant)]
-    cases = [*_GRADIENTS, *_PACKED_GRADIENTS, *reach, *_own(variant, _GRADIENTS[0], scheduled, gpu)]
+    # dQ comes from one kernel in the dense cases, and from another in the packed ones.
+    own = _own(variant, _GRADIENTS[0], replace(_PACKED_OWN, backward=_APART), scheduled, gpu)
+    cases = [*_GRADIENTS, *_PACKED_GRADIENTS, *reach, *own]
     cases += _FULL_TILES_OF_GRADIENTS if gpu else ()
     if level == "full":
         cases += _backward(cases_for(variant, level, gpu, scheduled) if gpu else _DIMS)
@@ -171,10 +176,27 @@ def _without_configs(case: Case) -> Case:
 _IN_CHUNKS = Case("decode, keys in chunks", problem_of("2 8/8 1x1100 16/16", "float32"))
 
 
-def _own(variant: Variant, base: Case, scheduled: bool, gpu: bool) -> list[Case]:
-    """What a variant's params, inputs and schedule ask for, on the problem of `base`."""
-    prefix = "gradients, " if base.backward else ""
-    cases = _params(variant, base)
+def _own(variant: Variant, dense: Case, packed: Case, scheduled: bool, gpu: bool) -> list[Case]:
+    """What a variant's params, inputs and schedule ask for, on these problems."""
+    cases = [*_params(variant, dense), *_asked(variant, dense, scheduled)]
+    cases += [replace(case, name=f"packed, {case.name}") for case in _packed(variant, packed, scheduled)]
+    if scheduled:
+        cases += _in_stretches(variant, dense.backward, gpu)
+        cases += [] if dense.backward else [_IN_CHUNKS]
+    prefix = "gradients, " if dense.backward else ""
+    return [replace(case, name=prefix + case.name) for case in cases]
+
+
+def _packed(variant: Variant, base: Case, scheduled: bool) -> list[Case]:
+    """The same of packed sequences, for which one case has other values of all params."""
+    others = all_others(variant, base.problem)
+    cases = [replace(base, name="other params", params=others)] if others else []
+    return cases + _asked(variant, base, scheduled)
+
+
+def _asked(variant: Variant, base: Case, scheduled: bool) -> list[Case]:
+    """`base` for each thing that dropout, inputs and a schedule let a caller say."""
+    cases: list[Case] = []
     if variant.dropout is not None:
         cases.append(replace(base, name="without dropout", drops=False))
     if any(i.default for i in variant.inputs):
@@ -183,9 +205,7 @@ def _own(variant: Variant, base: Case, scheduled: bool, gpu: bool) -> list[Case]
         cases.append(replace(base, name="broadcast inputs", broadcast=True))
     if scheduled:
         cases.append(replace(base, name="planned", planned=True))
-        cases += _in_stretches(variant, base.backward, gpu)
-        cases += [] if base.backward else [_IN_CHUNKS]
-    return [replace(case, name=prefix + case.name) for case in cases]
+    return cases
 
 
 def _in_stretches(variant: Variant, backward: Backward | None, gpu: bool) -> list[Case]:
@@ -212,11 +232,17 @@ def _backward(cases: Iterable[Case]) -> list[Case]:
 
 def _reach(variant: Variant) -> list[Case]:
     """Lengths past the largest integer of the expressions and shapes: a window of 1023 shows nothing at length 200, and
-    an input [kv_len // 1000] has nothing there."""
-    return [
-        Case(name, problem_of(f"1 2/1 {q_len}x{kv_len} 32/32", "float32"), Config(64, 128, 4, 1))
+    an input [kv_len // 1000] has nothing there. Of packed sequences one is as long, behind a short one."""
+    tiles = Config(64, 128, 4, 1)
+    dense = [
+        Case(name, problem_of(f"1 2/1 {q_len}x{kv_len} 32/32", "float32"), tiles)
         for name, (q_len, kv_len) in lengths_past(variant, 140).items()
     ]
+    packed = [
+        packed_case(f"packed, {name}", ((9, 17), own), "2/1 32/32", "float32", config=tiles)
+        for name, own in lengths_past(variant, 70).items()
+    ]
+    return [*dense, *packed]
 
 
 def _decode_reach(variant: Variant) -> list[Case]:

@@ -111,6 +111,24 @@ def test_sugar_gets_its_own_cases() -> None:
     assert "broadcast inputs" in blocks
 
 
+@pytest.mark.parametrize("cases", [cases_for, gradient_cases_for])
+def test_what_is_proven_of_dense_calls_is_proven_of_packed_ones(cases: Callable[..., tuple[Case, ...]]) -> None:
+    spec = {
+        "name": "much",
+        "bias": "alibi",
+        "dropout": 0.1,
+        "block_sparse": {"block_q": 64, "block_kv": 64},
+        "params": {"cap": {"value": 30.0, "runtime": True}, "W": {"value": 700, "runtime": True}},
+        "score": "cap * tanh(score / cap)",
+        "mask": "abs(q - k) < W",
+    }
+    packed = [case for case in cases(load(spec), "quick", gpu=False, scheduled=True) if case.lengths]
+    assert any(case.planned for case in packed) and any(case.defaults for case in packed)
+    assert any(case.broadcast for case in packed) and not all(case.drops for case in packed)
+    assert {dict(case.params).get("cap", 30.0) for case in packed} > {30.0}
+    assert any(keys > 700 for case in packed for _, keys in case.lengths)
+
+
 # Masks that inputs decide, and which pairs they show.
 DOCUMENT = {"inputs": {"doc": {"shape": ["batch", "kv_len"], "dtype": "int32"}}, "mask": "doc[b, q] == doc[b, k]"}
 PADDING = {"inputs": {"kept": {"shape": ["batch", "kv_len"], "dtype": "bool"}}, "mask": "kept[b, k]"}

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from gallery import VARIANTS
-from mutants import first_failure, rendered
+from mutants import assert_caught, first_failure, rendered
 from packages import changed
 
-from flashgen.codegen import write_package
+from flashgen.codegen import generate, write_package
+from flashgen.spec import load
 from flashgen.verify.cases import cases_for, gradient_cases_for
 
 
@@ -57,3 +58,30 @@ def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     packed = [case for case in cases(variant, "quick", False, False) if getattr(case, "lengths", ())]
     assert packed
     assert first_failure(package, variant, packed) is not None
+
+
+@pytest.mark.parametrize("file", ["forward", "backward_q", "backward_kv"])
+def test_a_param_of_the_spec_in_place_of_the_one_that_is_passed_is_caught(file: str, tmp_path: Path) -> None:
+    params = {"cap": {"value": 3.0, "runtime": True}}
+    variant = load({"name": "capped", "params": params, "score": "cap * tanh(score / cap)"})
+    right, package = rendered(variant), tmp_path / "capped"
+    begin = "    row0 = tile * BM\n" if file != "backward_kv" else "    col0 = tile * BN\n"
+    baked = f"{begin}    if cu_seqlens_q_ptr is not None:\n        cap = 3.0\n"
+    write_package(package, {**right, **changed({f"{file}.py": right[f"{file}.py"]}, (begin, baked))})
+    cases = cases_for if file == "forward" else gradient_cases_for
+    found = cases(variant, "quick", False, False)
+    assert_caught(package, variant, [case for case in found if case.lengths])
+    assert first_failure(package, variant, [case for case in found if not case.lengths][:4]) is None
+
+
+def test_a_sequence_has_as_much_of_an_input_as_its_params_say(tmp_path: Path) -> None:
+    """Not as much as those in the spec."""
+    spec = {
+        "name": "strided",
+        "params": {"P": {"value": 4, "runtime": True}},
+        "inputs": {"t": {"shape": ["kv_len // P + 1"], "dtype": "float32"}},
+        "score": "score + t[k // P]",
+    }
+    variant = load(spec)
+    packed = [case for case in cases_for(variant, "quick", False, False) if case.lengths and case.params]
+    assert packed and first_failure(generate(variant, tmp_path), variant, packed) is None
