@@ -17,7 +17,6 @@ records are written by `flashgen.tuning.cache`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -32,6 +31,7 @@ from flashgen.runtime.record_folders import record_folders
 from flashgen.runtime.records import Bucket, Device, Key, Record, exponent
 from flashgen.runtime.registry import mode_of
 from flashgen.runtime.replay import forget_replays
+from flashgen.runtime.tuning_command import tuning_command
 from flashgen.runtime.usable_records import read_record, usable_in
 
 
@@ -89,8 +89,7 @@ def lookup(
     for folder in folders.values():
         report_old(folder, key.variant)
     mode = mode_of(key.kernel, key.bucket.packed)
-    command = f"flashgen tune {shlex.quote(spec)}{'' if mode == 'dense' else f' --mode {mode}'}"
-    mend = f"`{command}` finds the best config for it, with --shape where the spec has other sizes"
+    mend = tuning_command(spec, mode, folders.get("shipped"))
     near = [r for r in neighbours(key, folders.values()) if stands_in(key.bucket, r.key.bucket, default)]
     same_gpu = [record for record in near if record.key.gpu == key.gpu]
     for source, records in (("nearest", same_gpu), ("same capability", near)):

@@ -199,6 +199,25 @@ def test_the_command_that_mends_it_can_be_pasted(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("out", "option"),
+    [("generated", ""), ("my kernels", " --out 'my kernels'"), (".", " --out ."), ("../elsewhere", " --out {out}")],
+)
+def test_the_command_that_mends_it_is_for_the_folder_of_the_module(tmp_path, monkeypatch, out, option):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    place = Path(os.path.normpath(tmp_path / "here" / out))
+    with pytest.warns(RecordWarning) as seen:
+        answer(KEY, {"shipped": place / "alibi" / "tuned"})
+    assert f"`flashgen tune SPEC{option.format(out=place)}` finds" in str(seen[0].message)
+
+
+def test_a_spec_that_is_no_file_has_no_command(tmp_path):
+    with pytest.warns(RecordWarning, match=r"; `flashgen\.build` of its spec finds the best config for it") as seen:
+        answer(KEY, {"shipped": tmp_path / "alibi" / "tuned"}, "<dict>")
+    assert "flashgen tune" not in str(seen[0].message)
+
+
+@pytest.mark.parametrize(
     ("kernel", "bucket", "command"),
     [
         ("forward", "bh32-g1-q8192-k8192", "flashgen tune SPEC"),
@@ -221,7 +240,7 @@ def test_records_as_an_earlier_flashgen_wrote_them_are_named_once(tmp_path):
     with pytest.warns(RecordWarning, match="in the form of an earlier flashgen") as seen:
         for _ in range(2):
             assert answer(KEY, folders) == (DEFAULT, "default")
-    assert [str(w.message).split()[0] for w in seen if "earlier" in str(w.message)] == [
+    assert [str(w.message).split()[0] for w in seen if "of an earlier flashgen" in str(w.message)] == [
         str(tmp_path / "cache" / "tuned"),
         str(tmp_path / "generated" / "tuned"),
     ]
