@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashgen.choices import check_choice
 from flashgen.cli.failure import guarded
-from flashgen.cli.kernels import KernelChoice, check_kernels, chosen_kernels
+from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, check_kernels, chosen_kernels
 from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
@@ -84,16 +85,17 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say which record a call would use. Of each earlier source it says, field by field, why it has none."""
-    from flashgen.explain.sources import device_named, traced
-    from flashgen.tuning.workloads import problems
-
-    output = Output.choose(json)
-    kernels, modes = chosen_kernels(kernel), chosen_modes(mode)
+    check_choice("--kernel", kernel, KERNEL_CHOICES)
+    output, modes = Output.choose(json), chosen_modes(mode)
     shapes, dtypes = chosen_shapes(shape, modes), chosen_dtypes(dtype)
     variant = read(spec, output)
     check_kernels(kernel, shapes or shapes_of(variant, modes))
+    # What is wrong with the input is said before torch is imported.
+    from flashgen.explain.sources import device_named, traced
+    from flashgen.tuning.workloads import problems
+
     asked = problems(variant, shapes, dtypes, modes)
-    for found in traced(variant, out, asked, device_named(gpu, capability), kernels):
+    for found in traced(variant, out, asked, device_named(gpu, capability), chosen_kernels(kernel)):
         what = f"{found.key.kernel}, {found.problem}: {tile_text(found.choice.config)} from {found.choice.source}"
         output.line(what, style="bold")
         for step in found.steps:
@@ -112,12 +114,12 @@ def clear(
     json: Json = False,
 ) -> None:
     """Delete records from the user's cache. With --all studies too; what is shipped beside modules stays."""
-    from flashgen.tuning.cache import clear_records
-
     if not (variant or gpu or everything):
         raise UsageError("cache clear was given nothing to clear; expected --variant, --gpu or --all")
     if everything and (variant or gpu):
         raise UsageError("cache clear was given --all with --variant or --gpu; expected one or the other")
+    from flashgen.tuning.cache import clear_records
+
     gone = clear_records(**filters(variant, gpu))
     output = Output.choose(json)
     output.line(f"{gone} records deleted")

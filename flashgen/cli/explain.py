@@ -51,9 +51,6 @@ def explain(
     json: Json = False,
 ) -> None:
     """Show what a spec means. Its formula and inputs, how tiles are skipped, the configs, and the mask drawn."""
-    from flashgen.explain import explain as explain_variant
-    from flashgen.explain.picture import save
-
     if dark and png is None:
         raise UsageError("--dark was given without --png; expected the picture that it is for")
     if png is not None:
@@ -63,7 +60,11 @@ def explain(
     scores: list[ScorePanel] = []
 
     def one(spec: str) -> None:
-        explained = explain_variant(read(spec, output), out, length, seed, score)
+        variant = read(spec, output)
+        # What is wrong with the input is said before torch is imported.
+        from flashgen.explain import explain as explain_variant
+
+        explained = explain_variant(variant, out, length, seed, score)
         show(explained, output)
         output.document(document(explained))
         panels.append(explained.panel)
@@ -74,6 +75,8 @@ def explain(
         for_each(specs, one)
     finally:
         if png is not None and panels:
+            from flashgen.explain.picture import save
+
             save(panels, png, scores, dark)
             output.line(f"saved {png}")
 

@@ -22,14 +22,15 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a module as one file that needs torch and triton alone. Its runtime and its tuned configs are in it."""
+    output = Output.choose(json)
+    check_target(target)
+    variant = read(spec, output)
+    # What is wrong with the input is said before torch is imported.
     from flashgen.codegen.export import export_module
     from flashgen.runtime.record_folders import record_folders, shipped_in
     from flashgen.runtime.usable_records import usable
     from flashgen.tuning.stored import list_records
 
-    output = Output.choose(json)
-    check_target(target)
-    variant = read(spec, output)
     folders = record_folders(variant.name, shipped_in(variant.module_in(out)))
     records = [entry.record for entry in list_records(folders.items(), usable, variant=variant.name)]
     exported = export_module(variant, records, target)

@@ -31,13 +31,14 @@ LOOKING = (
 )  # fmt: skip
 
 
-def imported_by(arguments: tuple[str, ...], cache: Path) -> tuple[str, str]:
-    """What a command prints, and what it says of imports."""
-    code = "\n".join(line[4:] for line in PROGRAM.splitlines())
+def imported_by(arguments: tuple[str, ...], cache: Path, code: int = 0) -> tuple[str, str]:
+    """What a command that ends with this status prints, and what it says of imports."""
+    program = "\n".join(line[4:] for line in PROGRAM.splitlines())
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT,
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=ROOT,
         env={**os.environ, "FLASHGEN_CACHE_DIR": str(cache)},
     )  # fmt: skip
+    assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
 
@@ -57,6 +58,19 @@ def test_a_command_that_looks_at_files_imports_neither_torch_nor_triton(
     assert ("NVIDIA H200" in printed) == (
         arguments[0] == "list" or arguments[:2] in {("cache", "ls"), ("cache", "show")}
     )
+
+
+WRONG = (
+    ("bulid",), ("cache",), ("cache", "list"), ("cache", "clear"), ("cache", "explain", "nosuch"),
+    ("cache", "explain", "causal", "--kernel", "x"), ("explain", "nosuch"), ("export", "nosuch", "-o", "x.py"),
+    ("build", "nosuch"), ("build", "causal", "--preset", "x"), ("verify", "nosuch"), ("tune", "nosuch"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_wrong_input_is_said_without_waiting_for_torch(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    _, said = imported_by(arguments, tmp_path, code=2)
+    assert said.rstrip().endswith("imported:")
 
 
 def test_the_names_of_the_runtime_wait_until_one_is_asked_for() -> None:
