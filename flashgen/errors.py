@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashgen.printable import in_short, printable
+from flashgen.printable import foreign_letter, in_short, printable
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class SpecError(FlashgenError):
 
     def __init__(self, location: Location, found: str, expected: str) -> None:
         self.location, self.found, self.expected = location, found, expected
-        super().__init__(f"{in_short(str(location), 300)}: {in_short(found, 200)}; expected {in_short(expected, 1000)}")
+        letter = foreign_letter(found)
+        shown = in_short(found, 200) + (f" with {letter}" if letter else "")
+        super().__init__(f"{in_short(str(location), 300)}: {shown}; expected {in_short(expected, 1000)}")
 
 
 class ExpressionError(SpecError):

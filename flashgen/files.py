@@ -34,8 +34,11 @@ def check_target(path: Path, suffix: str = "") -> None:
         raise UsageError(f"{path} does not end in {suffix}; expected a name that says what is written there")
     try:
         mode = os.lstat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         mode = stat.S_IFREG
+    except NotADirectoryError as error:
+        place = next(place for place in path.parents if place.exists())
+        raise EnvironmentProblem(f"{path} cannot be written: {place} is no folder") from error
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"{path} cannot be written: {reason(error)}") from error
     if not stat.S_ISREG(mode):

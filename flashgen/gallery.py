@@ -49,7 +49,7 @@ def _found(spec: str) -> Path | None:
     if _named(spec).is_file():
         return _named(spec)
     # A folder or a pipe is refused as such.
-    return path if path.exists() else None
+    return path if spec and path.exists() else None
 
 
 def _named(spec: str) -> Path:

@@ -25,6 +25,12 @@ def on_one_line(text: str) -> str:
     return "".join(_escaped(c) if c in "\n\t" else c for c in printable(text))
 
 
+def foreign_letter(text: str) -> str:
+    """The first letter or digit that ASCII does not have, by its code and name: it may look like one that it has."""
+    found = next((c for c in text if not c.isascii() and (c.isalpha() or c.isdecimal())), "")
+    return f"U+{ord(found):04X}, {unicodedata.name(found, 'a letter without a name')}" if found else ""
+
+
 def in_short(text: str, most: int) -> str:
     """The text, or the beginning and the end of one that is longer than `most`."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 4) :]}"

@@ -41,6 +41,7 @@ def test_a_file_without_a_suffix_is_found(folder: Path) -> None:
     ("spec", "message"),
     [
         ("alibbi", "no spec 'alibbi': found neither a file nor variants/alibbi.yaml; did you mean alibi?"),
+        ("", "no spec '': found neither a file nor variants/.yaml; the gallery has alibi, causal"),
         ("zzz", "no spec 'zzz': found neither a file nor variants/zzz.yaml; the gallery has alibi, causal"),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.kernels import TRAINED
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, path_option
 from flashgen.cli.output import Output
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
 from flashgen.cli.specs import Packages
@@ -47,13 +47,13 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds of measurement.")] = 15,
     rows_file: Annotated[
-        Path | None, typer.Option("--rows", metavar="FILE", help="Append the results to this file, as JSON lines.")
+        Path | None, path_option("--rows", metavar="FILE", help="Append the results to this file, as JSON lines.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip what the rows file already has.")] = False,
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", help="Start no further case after this time.")
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Save the results as a picture.")] = None,
+    png: Annotated[Path | None, path_option("--png", metavar="FILE", help="Save the results as a picture.")] = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:

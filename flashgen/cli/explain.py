@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashgen.cli.failure import for_each, guarded
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, seed_option
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Specs, path_option, seed_option
 from flashgen.cli.output import Output, to_json
 from flashgen.cli.specs import read
 from flashgen.errors import UsageError
@@ -31,7 +31,7 @@ def explain(
     specs: Specs,
     png: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--png", metavar="FILE", help="Save the masks of all specs as one picture, with --score the scores."
         ),
     ] = None,

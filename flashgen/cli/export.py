@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from flashgen.cli.failure import guarded
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Spec, path_option
 from flashgen.cli.output import Output
 from flashgen.cli.specs import read
 from flashgen.files import check_target
@@ -17,7 +15,7 @@ from flashgen.files import check_target
 @guarded
 def export(
     spec: Spec,
-    target: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write.")],
+    target: Annotated[Path, path_option("-o", "--output", metavar="FILE", help="The file to write.")],
     out: Out = DEFAULT_OUT,
     json: Json = False,
 ) -> None:

@@ -14,7 +14,20 @@ Specs = Annotated[
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="The path of a spec, or a name of the gallery (variants/NAME.yaml).")
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the generated modules.")]
+
+
+def path_option(*names: str, metavar: str, help: str) -> Any:
+    """An option with a path. One of no letters, as a shell has for a variable that is not set, is not this folder."""
+
+    def parsed(text: str | Path) -> Path:
+        if text == "":
+            raise typer.BadParameter("''; expected a path")
+        return Path(text)
+
+    return typer.Option(*names, metavar=metavar, help=help, parser=parsed)
+
+
+Out = Annotated[Path, path_option("--out", metavar="DIR", help="The folder of the generated modules.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, text on standard error.")]
 
 

@@ -12,7 +12,7 @@ import typer
 from flashgen.choices import PRESETS, check_choice
 from flashgen.cli.failure import for_each, guarded
 from flashgen.cli.kernels import KERNEL_CHOICES, KernelChoice, check_kernels, chosen_kernels
-from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, seed_option
+from flashgen.cli.options import DEFAULT_OUT, Json, Out, Preset, Specs, path_option, seed_option
 from flashgen.cli.output import Output, tile_text
 from flashgen.cli.saving import Saved
 from flashgen.cli.shapes import Dtypes, Modes, Shapes, chosen_dtypes, chosen_modes, chosen_shapes
@@ -44,7 +44,7 @@ Storage = Annotated[
 ]
 Table = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         "--table",
         metavar="FOLDER",
         help="Save all that was measured as JSON, a file for each kernel and shape.",
@@ -53,7 +53,7 @@ Table = Annotated[
 Seed = Annotated[int, seed_option("Draws the order of proposals and rounds.")]
 Report = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         "--report",
         metavar="FOLDER",
         help="Save pictures: history, space, spread, roofline; four for each kernel and shape.",

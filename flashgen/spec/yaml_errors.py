@@ -16,6 +16,7 @@ _REMEDIES = {
     "mapping values are not allowed here": "text that has ': ' in it in quotes",
     "expected <block end>, but found '<block mapping start>'": "keys that belong together indented alike",
     "expected <block end>, but found '<scalar>'": "nothing behind a closing quote",
+    "found character '\\t' that cannot start any token": "spaces in the place of tabs",
     "could not find expected ':'": "an expression of several lines indented further than its key",
 }
 

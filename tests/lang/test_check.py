@@ -126,7 +126,11 @@ ERRORS = [
     ("lambda", None, "3:8: the Python keyword 'lambda'; expected a name, a number, or one of and, or, not, if, else"),
     ("q is k", None, "3:10: the Python keyword 'is'; expected '=='"),
     ("lambda q: k", None, "3:15: unexpected 'q' after the Python keyword 'lambda'; expected an operator or the end"),
-    ("λ * q", None, "3:8: unexpected 'λ'; expected a name of letters from a to z"),
+    (
+        "λ * q",
+        None,
+        "3:8: unexpected 'λ' with U+03BB, GREEK SMALL LETTER LAMDA; expected a name of letters from a to z",
+    ),
     ("q if flag", None, "3:17: unexpected end of the expression; expected 'else': a conditional is 'a if test else b'"),
     ("q + not flag", None, "3:12: unexpected 'not'; expected parentheses around 'not ...' here, as in Python"),
     ("scores", None, "3:8: the unknown name 'scores'; expected 'score'"),

@@ -42,7 +42,7 @@ NAMES = {
     ),
     "other alphabet": (
         "name: a\nlet: {ｄ: q - k}\n",
-        ":2:7: the let name 'ｄ'; "
+        ":2:7: the let name 'ｄ' with U+FF44, FULLWIDTH LATIN SMALL LETTER D; "
         "expected letters from a to z, digits and underscores, no digit first, at most 64 in all",
     ),
     "language word": (
@@ -119,7 +119,7 @@ EXPRESSIONS = {
     ),
     "dimension in another alphabet": (
         "name: a\ninputs: {x: {shape: [λ], dtype: float32}}\n",
-        ":2:22: unexpected 'λ'; expected a name of letters from a to z",
+        ":2:22: unexpected 'λ' with U+03BB, GREEK SMALL LETTER LAMDA; expected a name of letters from a to z",
     ),
     "unknown name in a mask": (
         "name: a\nlet: {s: score * 2, d: q - k}\nmask: k <= q + foo\n",

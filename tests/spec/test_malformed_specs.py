@@ -282,6 +282,19 @@ HOSTILE = {
         "name: !!python/object/apply:os.system [ls]\n",
         ":1:7: the YAML tag 'tag:yaml.org,2002:python/object/apply:os.system'; expected a plain value without a tag",
     ),
+    "a letter that looks like another": (
+        "name: a\nс\u0430usal: true\n",
+        ":2:1: the unknown key 'с\u0430usal' with U+0441, CYRILLIC SMALL LETTER ES; expected causal",
+    ),
+    "a digit that looks like another": (
+        "name: a\nhead_dim: ６４\n",
+        ":2:11: '６４' with U+FF16, FULLWIDTH DIGIT SIX; expected an integer from 1 to 512",
+    ),
+    "a tab as indentation": (
+        "name: a\nparams:\n\tW: 3\n",
+        ":3:1: while scanning for the next token, found character '\\t' that cannot start any token; "
+        "expected one valid YAML document, with spaces in the place of tabs",
+    ),
     "control character": ("name: a\ndescription: \x1b[2J\n", ":2:14: the character U+001B; expected printable text"),
     "escaped control character": (
         'name: a\ndescription: "a\\0b"\n',
