@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flashgen.choices import PRESETS, check_choice
-from flashgen.errors import CheckFailed, CompilationFailed, EnvironmentProblem, SpecWarning, VerificationFailed
+from flashgen.errors import (
+    CheckFailed,
+    CompilationFailed,
+    EnvironmentProblem,
+    SpecWarning,
+    UsageError,
+    VerificationFailed,
+)
 
 if TYPE_CHECKING:
     from flashgen.compiling import Compiled, Job
@@ -89,9 +96,21 @@ def build(
     from flashgen.codegen import load_module
     from flashgen.spec import load
 
+    targets = _named(targets)
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
+        raise UsageError(f"out {out!r}; expected the path of a folder")
     for doubt in load(spec).warnings:
         warnings.warn(doubt, SpecWarning, stacklevel=2)
     return load_module(construct(spec, out, Steps(targets, verify, compile, tune, preset)).path)
+
+
+def _named(targets: object) -> Sequence[str] | None:
+    """The targets of a call; UsageError for one name alone, which is a sequence of letters too."""
+    if targets is None:
+        return None
+    if isinstance(targets, str | bytes) or not isinstance(targets, Iterable):
+        raise UsageError(f"targets {targets!r}; expected a list of names, such as ['sm_90']")
+    return tuple(targets)
 
 
 def construct(spec: Source, out: str | os.PathLike[str], steps: Steps, progress: Progress = silent) -> Built:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import flashgen
 from flashgen.api import Steps, construct
+from flashgen.compiling import Compiled, Job
 from flashgen.errors import SpecError, UsageError
 from flashgen.runtime.registry import TUNED
 
@@ -69,3 +71,36 @@ def test_a_wrong_input_writes_nothing(
     with pytest.raises(error):
         flashgen.build(spec, out=tmp_path / "out", targets=targets, verify=False)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"targets": "sm_90"}, "targets 'sm_90'; expected a list of names, such as ['sm_90']"),
+        ({"targets": 90}, "targets 90; expected a list of names, such as ['sm_90']"),
+        ({"out": ""}, "out ''; expected the path of a folder"),
+        ({"out": None}, "out None; expected the path of a folder"),
+    ],
+    ids=str,
+)
+def test_what_is_no_list_or_no_folder_is_said(
+    given: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        flashgen.build({"name": "plain"}, **{"verify": False, **given})
+    assert str(error.value) == message
+    assert not any(tmp_path.iterdir())
+
+
+def test_targets_may_come_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Job] = []
+
+    def noted(path: Path, jobs: Sequence[Job]) -> tuple[Compiled, ...]:
+        compiled.extend(jobs)
+        return tuple(map(Compiled, jobs))
+
+    monkeypatch.setattr(flashgen.compiling, "compile_all", noted)
+    names = ("sm_80", "gfx942")
+    flashgen.build({"name": "plain", "head_dim": 16}, out=tmp_path, targets=iter(names), verify=False, tune=False)
+    assert {job.target for job in compiled} == {*names}
