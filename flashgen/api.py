@@ -109,7 +109,7 @@ def _named(targets: object) -> Sequence[str] | None:
     if targets is None:
         return None
     if isinstance(targets, str | bytes) or not isinstance(targets, Iterable):
-        raise UsageError(f"targets {targets!r}; expected a list of names, such as ['sm_90']")
+        raise UsageError(f"targets {targets!r}; expected a list of names")
     return tuple(targets)
 
 

@@ -76,8 +76,8 @@ def test_a_wrong_input_writes_nothing(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": "sm_90"}, "targets 'sm_90'; expected a list of names, such as ['sm_90']"),
-        ({"targets": 90}, "targets 90; expected a list of names, such as ['sm_90']"),
+        ({"targets": "sm_90"}, "targets 'sm_90'; expected a list of names"),
+        ({"targets": 90}, "targets 90; expected a list of names"),
         ({"out": ""}, "out ''; expected the path of a folder"),
         ({"out": None}, "out None; expected the path of a folder"),
     ],
