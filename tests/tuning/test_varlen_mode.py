@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import yaml
 from fake_tools import DEVICE
 from gallery import VARIANTS
 from packed_batch import make_packed as packed_tensors
@@ -149,8 +150,11 @@ def test_what_wins_both_dense_and_packed_is_proven_both(built: Path) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_records_of_dense_calls_say_nothing_of_packed_ones(built: Path) -> None:
-    tune(load(SPEC), built, modes=["dense"], preset="quick")
+def test_records_of_dense_calls_say_nothing_of_packed_ones(tmp_path: Path) -> None:
+    spec = tmp_path / "packed_up.yaml"
+    spec.write_text(yaml.safe_dump(SPEC))
+    built = generate(load(spec), tmp_path / "generated")
+    tune(load(spec), built, modes=["dense"], preset="quick")
     configs = load_module(built).VARLEN.configs["forward"]
     with pytest.warns(UserWarning, match="using the built-in default .* --mode varlen` finds"):
         found = configs.find(DEVICE, "bfloat16", 64, 64, Bucket.of(64, 1, 1024, 1024, tokens=4096))
